@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from meup_agent.agent.middleware import CallNext, InboundMessage, OutboundMessage
 from meup_agent.causes import Cause, CauseStep
-from meup_agent.client.management import Invitation
+from meup_agent.client.control import Invitation
+from meup_agent.client.messages import DecisionReceipt
 from meup_agent.client.offers import FoundTool
 from meup_agent.client.proposal import ProposalRecord
-from meup_agent.client.talk import DecisionReceipt
 from meup_agent.protocol.exchange import Conflict
 from meup_agent.protocol.wire.control_payloads import (
     Acknowledgement,

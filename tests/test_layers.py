@@ -172,7 +172,7 @@ def test_the_fold_of_proposals_knows_none_of_its_readers() -> None:
     ("path", "source"),
     [
         ("protocol/wire/kinds.py", "from meup_agent.session import link"),
-        ("protocol/wire/kinds.py", "import meup_agent.agent.scope"),
+        ("protocol/wire/kinds.py", "import meup_agent.agent.context"),
         ("protocol/space/routing.py", "from ...client import verbs"),
         ("protocol/wire/kinds.py", "from meup_agent import client"),
         ("protocol/wire/kinds.py", "from meup_agent import Agent"),

@@ -15,9 +15,9 @@ from ag_ui.core import (
 )
 
 from meup_agent.adapters.space_tools import SpaceTools, ToolAnswer, failed_answer
-from meup_agent.client.left_proposals import find_left, outcome_of_left, withdraw_left
 from meup_agent.client.messages import names
 from meup_agent.client.proposal import ProposalRecord
+from meup_agent.client.proposal_feed import find_left, outcome_of_left, withdraw_left
 from meup_agent.errors import MeupError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.sdk.naming import exposed_name
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ag_ui.core import RunAgentInput
 
     from meup_agent.adapters.space_tools import SpaceTool
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space
 
 Told = ToolCallResultEvent | CustomEvent | Interrupt

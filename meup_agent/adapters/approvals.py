@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.tools import DeferredToolRequests, RunContext
 
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal import Ttl
 
 __all__ = ["Door", "approve_calls"]
 

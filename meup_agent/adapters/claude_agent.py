@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from claude_agent_sdk import CanUseTool, PermissionResult, ToolPermissionContext
 
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal import Ttl
 
 __all__ = ["Door", "can_use_tool"]
 

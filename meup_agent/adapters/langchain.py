@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from langchain_core.tools import BaseTool
 
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space
 
 

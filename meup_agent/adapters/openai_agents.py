@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from agents.tool_context import ToolContext
 
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space
 
 

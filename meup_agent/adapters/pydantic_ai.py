@@ -15,7 +15,7 @@ from meup_agent.mcp.sdk import decisions
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space
 
 _ANY_OBJECT: Final = SchemaValidator(core_schema.dict_schema())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from meup_agent.client.messages import names
 from meup_agent.client.offers import TOOLS, ask_each
-from meup_agent.client.proposal_handle import resolve_ttl
+from meup_agent.client.proposal import resolve_ttl
 from meup_agent.client.space import directory_of
 from meup_agent.errors import ConnectionFailed, MeupError, ToolError, UsageError
 from meup_agent.mcp.sdk import decisions
@@ -21,7 +21,7 @@ from meup_agent.transport.base import runs_on_asyncio
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.outcomes import CallOutcome
 

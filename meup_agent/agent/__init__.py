@@ -1,12 +1,12 @@
 """Agents: handlers, and what runs them.
 
-**Owns** the handlers of a participant (:mod:`.decorators` is their table, :mod:`.registry` finds
-those for an envelope), their scopes, tasks and contexts, their middleware, and the block or script
+**Owns** the handlers of a participant (:mod:`.decorators` is their table, and finds those
+for an envelope), their scopes, tasks and contexts, their middleware, and the block or script
 that an agent lives in.
 
 **In** come, from the session: the question which handler an envelope has (``find``, once for each),
 the order to start it (``start``), and to stop it with a cause (``cancel``). The road of a request:
-session → :meth:`.runner.Runner.start` → a task of :mod:`.runner` → :class:`.scope.Scope`, one
+session → :meth:`.runner.Runner.start` → a task of :mod:`.runner` → :class:`.context.Scope`, one
 cancel scope with one cause → :func:`.middleware.pass_inbound`, where there is middleware → the
 arguments, bound by :mod:`.signature` → the function, with its injected values.
 

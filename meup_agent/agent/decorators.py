@@ -2,33 +2,39 @@
 
 The body of :class:`Decorators` is the table of handlers. A new type of handler is one row there:
 its decorator's name, the role in which the exchange table starts it, and what it may ask for by
-annotation, each with its reader.
+annotation, each with its reader. A registry finds the handler of an envelope.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from types import MappingProxyType, MethodType
+from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 
 from meup_agent.agent.context import Context
-from meup_agent.agent.signature import Handler, HandlerSignature, Source, read_signature
-from meup_agent.agent.tool import TOOL_OPTIONS, ToolDefinition, ToolOptions, define_tool
-from meup_agent.client.messages import Chat, Request
+from meup_agent.agent.signature import Handler, HandlerSignature, Source, read_signature, type_name
+from meup_agent.agent.tool import (
+    ANSWERED_METHODS,
+    TOOL_OPTIONS,
+    ToolDefinition,
+    ToolOptions,
+    define_tool,
+)
+from meup_agent.client.messages import Chat, Request, with_explanation
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.space import Space
 from meup_agent.client.streams import StreamReader
-from meup_agent.client.waits import with_explanation
-from meup_agent.errors import HandlerDefinitionError, InvalidPattern
+from meup_agent.errors import HandlerDefinitionError, InvalidPattern, UsageError
 from meup_agent.protocol.capability import Pattern, compile_kind, compile_pattern
 from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role, StreamBuffer
 from meup_agent.protocol.roster import read_participant
+from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.control_payloads import (
     Acknowledgement,
     Clear,
@@ -48,7 +54,7 @@ from meup_agent.protocol.wire.outcomes import Expiry, Explanation, Rejection, Wi
 from meup_agent.protocol.wire.payloads import PREFIX, TOOL_CALL
 
 if TYPE_CHECKING:
-    from meup_agent.agent.scope import Scope
+    from meup_agent.agent.context import Scope
     from meup_agent.protocol.exchange import Work
     from meup_agent.protocol.wire.payloads import Call
     from meup_agent.session import Session
@@ -655,3 +661,140 @@ handlers: Final = Decorators()
 
 They only mark; :meth:`Agent.include` takes a module, an object or a function that has marks.
 """
+
+
+class Registry:
+    """An agent's handlers, in the order in which they were registered."""
+
+    def __init__(self) -> None:
+        self._definitions: list[HandlerDefinition] = []
+        self._tools: dict[str, Match] = {}
+        self._requests: list[Match] = []
+        self._proposals: list[Match] = []
+        self._kinds: list[HandlerDefinition] = []
+        self._notices: dict[Role, Match] = {}
+        self._plain = {method: Match((), method) for method in ANSWERED_METHODS}
+        self.frozen = False
+        """True once the agent has started: further handlers are refused."""
+
+    def add(self, definition: HandlerDefinition) -> None:
+        """Register a handler; registering it once more changes nothing."""
+        source = definition.signature.source
+        if self.frozen:
+            raise UsageError(
+                f"{source.role} {source.qualname} comes too late: the agent has started; "
+                "register all handlers before"
+            )
+        if definition.signature.unbound:
+            raise source.error(
+                "it is a method without its instance; use the free-standing decorator, and "
+                "include(…) an instance of its class"
+            )
+        if definition in self._definitions:
+            return
+        match = Match((definition,), definition.name)
+        match definition.role:
+            case Role.REQUEST if definition.tool is None:
+                self._requests.append(match)
+            case Role.REQUEST:
+                other = self._tools.get(definition.name)
+                if other is not None:
+                    first = other.handlers[0].signature.source
+                    where = f" ({first.location})" if first.location else ""
+                    raise source.error(
+                        f"a tool named {definition.name!r} exists already, {first.qualname}{where};"
+                        " pass another name=…"
+                    )
+                self._tools[definition.name] = match
+            case Role.PROPOSAL:
+                self._proposals.append(match)
+            case Role.KIND:
+                self._kinds.append(definition)
+            case role:
+                before = self._notices.get(role)
+                both = (*before.handlers, definition) if before else (definition,)
+                self._notices[role] = Match.of(both) or match
+        self._definitions.append(definition)
+
+    def include(self, source: object) -> None:
+        """Register what free-standing decorators have marked.
+
+        Of a module: the functions that it defines, and those that its ``__all__`` names. Of an
+        object: its marked methods, bound to it; a method that a subclass overrides without a mark
+        is none.
+        """
+        if isinstance(source, type):
+            raise UsageError(
+                f"a class cannot be included: {source.__qualname__}; include an instance of it"
+            )
+        found = list(_marked(source))
+        if not found:
+            what = f"an object of type {type_name(type(source))}"
+            if isinstance(source, ModuleType):
+                what = f"module {source.__name__}"
+            raise UsageError(
+                f"there is no handler to include in {what}; mark its functions with @tool,"
+                " @on_proposal or another decorator"
+            )
+        for fn in found:
+            for definition in definitions_of(fn):
+                same = definition.fn == fn
+                # A bound method, or a wrapper, stands in the place of the marked function.
+                self.add(definition if same else define(definition.type, fn, definition.options))
+
+    def tools(self) -> tuple[ToolDefinition, ...]:
+        """Every tool."""
+        found = [match.handlers[0].tool for match in self._tools.values()]
+        return tuple(tool for tool in found if tool is not None)
+
+    def find(self, role: Role, envelope: Envelope, call: payloads.Call | None) -> Match | None:
+        """Find the handlers for an envelope; a call is what a request or a proposal asks for."""
+        if role is Role.KIND:
+            kind = envelope.kind
+            if not self._kinds:  # as in most agents, and it is asked for each envelope
+                return None
+            return Match.of(tuple(each for each in self._kinds if each.matches_kind(kind)))
+        if call is None:
+            return self._notices.get(role)
+        if role is Role.REQUEST:
+            return self._for_request(envelope, call)
+        for match in self._proposals:
+            if match.handlers[0].matches_call(call.method, call.name or None):
+                return match
+        return None
+
+    def _for_request(self, envelope: Envelope, call: payloads.Call) -> Match | None:
+        """Match a request; of a broadcast one, only what we have to offer is answered."""
+        for handler in self._requests:
+            if handler.handlers[0].matches_request(envelope, call):
+                return handler
+        if call.method == payloads.TOOL_CALL:
+            match = self._tools.get(call.name)
+            return match if match or not envelope.to else self._plain[payloads.TOOL_CALL]
+        offered = call.method == payloads.TOOL_LIST and bool(self._tools)
+        return self._plain.get(call.method) if envelope.to or offered else None
+
+
+def _marked(source: object) -> Iterator[Handler]:
+    """The marked functions of a module or an object, in the order in which they are written."""
+    if callable(source) and definitions_of(source):
+        yield source
+    elif isinstance(source, ModuleType):
+        exported = getattr(source, "__all__", ())
+        for name, value in vars(source).items():
+            # What a module imports to use it is not thereby what it offers.
+            imported = isinstance(value, FunctionType) and value.__module__ != source.__name__
+            if (not imported or name in exported) and definitions_of(value):
+                yield value
+    else:
+        yield from _marked_in_object(source)
+
+
+def _marked_in_object(instance: object) -> Iterator[Handler]:
+    names = dict.fromkeys(name for each in reversed(type(instance).__mro__) for name in vars(each))
+    for name in names:
+        static: Any = inspect.getattr_static(instance, name)
+        if isinstance(static, staticmethod | classmethod):
+            static = cast("Any", static).__func__
+        if definitions_of(static):
+            yield getattr(instance, name)

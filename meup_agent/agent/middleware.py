@@ -29,7 +29,7 @@ from anyio import get_current_task
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.agent.signature import read_source, resolve_hint
-from meup_agent.client.running_handler import RunningHandler, handler_is
+from meup_agent.client.messages import RunningHandler, handler_is
 from meup_agent.client.space import allowed_words
 from meup_agent.errors import (
     AlreadyDecided,

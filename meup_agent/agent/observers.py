@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 
-from meup_agent.agent.scope import is_failure, without_cancellations
+from meup_agent.agent.context import is_failure, without_cancellations
 from meup_agent.causes import Cause
 from meup_agent.events import (
     Connected,

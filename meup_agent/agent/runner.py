@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
+from meup_agent.agent.context import LATE_SECONDS, Scope, is_failure, without_cancellations
 from meup_agent.agent.decorators import HandlerDefinition, Invocation
 from meup_agent.agent.middleware import RequestRefused, pass_inbound
 from meup_agent.agent.observers import HandlerMonitor
-from meup_agent.agent.scope import LATE_SECONDS, Scope, is_failure, without_cancellations
 from meup_agent.agent.tool import (
     answer_method,
     encode_result,
@@ -24,7 +24,7 @@ from meup_agent.agent.tool import (
     untyped_result,
 )
 from meup_agent.causes import Cause, Reason
-from meup_agent.client.running_handler import RunningHandler, begin_handler
+from meup_agent.client.messages import RunningHandler, begin_handler
 from meup_agent.errors import InvalidArguments, NotExpressible, RequestError
 from meup_agent.protocol import exchange
 from meup_agent.protocol.wire import payloads
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from meup_agent.agent.decorators import Match
+    from meup_agent.agent.decorators import Match, Registry
     from meup_agent.agent.middleware import Layer
-    from meup_agent.agent.registry import Registry
     from meup_agent.client.space import Space
     from meup_agent.protocol.exchange import Key, Work
     from meup_agent.protocol.exchange.table_context import FindHandler

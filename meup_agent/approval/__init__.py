@@ -13,6 +13,7 @@ from __future__ import annotations
 from meup_agent.approval.inbox.inbox import Inbox
 from meup_agent.approval.inbox.item import (
     ApprovalOutcome,
+    DecidedItem,
     Departure,
     InboxChange,
     InboxChanges,
@@ -21,17 +22,19 @@ from meup_agent.approval.inbox.item import (
     ItemArrived,
     ItemChanged,
     ItemLeft,
+    ProposerRecord,
+    SimilarCall,
     Verb,
 )
-from meup_agent.approval.inbox.listing import DecidedItem, ProposerRecord, SimilarCall
 from meup_agent.approval.policy.decider import Policy
 from meup_agent.approval.policy.file import load_policy
-from meup_agent.approval.policy.rule_set import History, PolicyDecision
 from meup_agent.approval.policy.rules import (
     AllowRule,
     AskRule,
     DenyRule,
+    History,
     LimitRule,
+    PolicyDecision,
     PolicyRule,
     QuorumRule,
     Verdict,
@@ -43,9 +46,8 @@ from meup_agent.approval.policy.suggest import (
     Suggestion,
     suggest_rules,
 )
+from meup_agent.approval.reviewer.methods import InboxRule, ToolFacts
 from meup_agent.approval.reviewer.reviewer import Reviewer
-from meup_agent.approval.reviewer.told_rules import InboxRule
-from meup_agent.approval.reviewer.tool_directory import ToolFacts
 
 __all__ = [
     "AllowRule",

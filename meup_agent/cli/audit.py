@@ -564,7 +564,7 @@ def _terms(details: Mapping[str, Any]) -> Iterator[str]:
         return
     span = duration(terms.seconds)
     yield f"like proposal {shown_name(proposal)}, {terms.most} at most, for {span}"
-    from meup_agent.approval.yeses.scopes import YesScope  # loads an agent
+    from meup_agent.approval.yeses import YesScope  # loads an agent
 
     shown = YesScope("", terms.arguments, terms.others).shown
     yield visible(", ".join(shown.splitlines()), MAX_WORDS)

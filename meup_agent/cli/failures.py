@@ -124,8 +124,7 @@ def failing_script() -> Generator[None]:
 
 def run_joined(join: Callable[[Event], AbstractAsyncContextManager[object]]) -> None:
     """Run what joins a space until Ctrl-C or SIGTERM."""
-    from meup_agent.agent.agent import GRACE
-    from meup_agent.agent.script import run_script
+    from meup_agent.agent.agent import GRACE, run_script
 
     with failing_script():
         run_script(join, grace=GRACE, patience=3 * GRACE, log_level=None)

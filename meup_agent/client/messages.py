@@ -1,4 +1,4 @@
-"""Messages as handlers, callers and middleware see them: progress, chats, requests, parameters."""
+"""Messages as handlers, callers and middleware see them, and the verbs that send and await them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,227 @@ import copy
 import functools
 import inspect
 import logging
+import threading
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
 
 import anyio
 import msgspec
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from meup_agent.client.running_handler import handler_is
-from meup_agent.errors import RequestError, UsageError, printable
-from meup_agent.protocol.wire import kinds
+from meup_agent.causes import Cause, Reason, read_reason
+from meup_agent.errors import (
+    NotExpressible,
+    NotSent,
+    ReasoningCancelled,
+    Refused,
+    RequestError,
+    UsageError,
+    printable,
+)
+from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import draft
+from meup_agent.protocol.wire.outcomes import (
+    Rejection,
+    Responded,
+    Withdrawal,
+    response_of,
+    with_explain,
+)
 from meup_agent.protocol.wire.payloads import INVALID_PARAMS, PROPOSER, read_call, without_meta
+from meup_agent.session.outbox import checked_timeout, checked_total
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Iterable
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
+    from contextlib import AbstractAsyncContextManager, AbstractContextManager
+    from contextvars import Token
+    from types import TracebackType
+    from typing import Self
 
     from anyio.abc import TaskStatus
 
-    from meup_agent.protocol.exchange import Progressed
+    from meup_agent.protocol.exchange import FulfillmentTarget, Key, Progressed
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.payloads import Call, JsonObject
+    from meup_agent.session import Session
+
+    Send = Callable[..., Awaitable[str]]
+    """:meth:`Space.send`."""
+    Explainer = Callable[[Envelope, str], Awaitable[str]]
+    """Sends the words that explain a reject or withdraw of ours; the id of the chat."""
+
+
+# --- call scopes ---
+# A caller that cancels its own calls, and says why.
+
+_current_scope: ContextVar[CallScope | None] = ContextVar("meup_agent.call_scope", default=None)
+
+
+class CallScope:
+    """A block whose calls can be cancelled from outside, with a reason that travels along.
+
+    The block is cancelled as that of :class:`anyio.CancelScope` is; what was begun in it (requests,
+    calls, proposals, also by its tasks) is cancelled or withdrawn with the reason, in every process
+    that it reached. Scopes nest: of those that were cancelled, the innermost gives the reason.
+
+    Example::
+
+        with CallScope() as scope:
+            on_stop_button = partial(scope.cancel, text="stopped by the user")
+            result = await space.call("printer", "print", {"page": 1})
+        if scope.cancelled:
+            ...
+    """
+
+    def __init__(self) -> None:
+        self._scope = anyio.CancelScope()
+        self._outer: CallScope | None = None
+        self._reason: tuple[str, str] | None = None
+        self._token: Token[CallScope | None] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """True once the block has ended because it was cancelled here."""
+        return self._scope.cancelled_caught
+
+    def cancel(self, reason: str = Reason.NO_LONGER_NEEDED, *, text: str = "") -> None:
+        """Cancel the block; the first reason stays. No effect once the block has ended.
+
+        Args:
+            reason: The reason code that the others see.
+            text: The words that a cancelled request is told, for example those of a person;
+                a withdrawn proposal is told the code alone.
+        """
+        if self._reason is None:
+            self._reason = (str(reason), text)
+        self._scope.cancel(f"{reason}: {text}" if text else str(reason))
+
+    def cause(self, by: str, at: float) -> Cause | None:
+        """The cause of what ends with the block; ``None`` if no scope here was cancelled."""
+        if self._reason is None:
+            return None if self._outer is None else self._outer.cause(by, at)
+        code, text = self._reason
+        return Cause(code, by, text, at=at)
+
+    def __enter__(self) -> Self:
+        """Begin the block."""
+        self._scope.__enter__()
+        self._outer = _current_scope.get()
+        self._token = _current_scope.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        """End the block."""
+        assert self._token is not None
+        _current_scope.reset(self._token)
+        return bool(self._scope.__exit__(kind, error, traceback))
+
+
+# --- the handler that runs here ---
+
+
+class RunningHandler(NamedTuple):
+    """A handler that runs; without a session it is only a cause for ended waits."""
+
+    key: Key
+    session: Session | None
+    cause: Callable[[], Cause | None]
+
+
+_current: ContextVar[RunningHandler | None] = ContextVar("meup_agent.handler", default=None)
+
+
+def parent_in(session: Session) -> Key | None:
+    """The handler that runs here, if its exchange is one of this session.
+
+    ``None`` outside handlers and in clean-ups.
+    """
+    handler = _current.get()
+    return None if handler is None or handler.session is not session else handler.key
+
+
+def release_slot(session: Session) -> AbstractContextManager[None]:
+    """Give up the place of the handler that runs here, for the length of a block: it waits."""
+    return session.pending_calls.release_slot(parent_in(session))
+
+
+def begins_more(session: Session) -> bool:
+    """True unless the handler that runs here has ended or is cancelled."""
+    handler = _current.get()
+    if handler is None or handler.session is not session:
+        return True
+    return handler.cause() is None and session.table.is_open(handler.key)
+
+
+def cause_of_leaving(session: Session) -> Cause:
+    """The cause of a wait given up here: a call scope's, or the handler's, in whatever space."""
+    scope, handler, now = _current_scope.get(), _current.get(), session.now()
+    cause = None if scope is None else scope.cause(session.me, now)
+    if cause is None and handler is not None:
+        cause = handler.cause()
+    return cause or Cause(Reason.NO_LONGER_NEEDED, session.me, at=now)
+
+
+def begin_handler(handler: RunningHandler) -> None:
+    """Everything that this task begins from here on is part of this handler."""
+    _current.set(handler)
+
+
+@contextmanager
+def handler_is(handler: RunningHandler | None) -> Generator[None]:
+    """Everything begun in the block is part of this handler; ``None``: of none."""
+    token = _current.set(handler)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_running: Final = threading.local()
+
+
+@contextmanager
+def plain_handler(name: str) -> Generator[None]:
+    """In the block this thread runs a handler that is not ``async``.
+
+    It is the thread's own, and not a context variable's: what such a handler has the event loop do
+    has the handler's context.
+    """
+    _running.name = name
+    try:
+        yield
+    finally:
+        del _running.name
+
+
+def awaited(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Refuse a verb in a handler that cannot await it."""
+
+    @functools.wraps(verb)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        name = getattr(_running, "name", None)
+        if name is not None:
+            raise UsageError(
+                f"{verb.__name__}() was called by {name}, which is not an async function, so "
+                f"nothing was done; declare it with async def and await {verb.__name__}(), or call "
+                f"anyio.from_thread.run(…) with it"
+            )
+        return verb(*args, **kwargs)
+
+    return call
 
 
 # --- as handlers and callers see them ---
@@ -161,8 +360,6 @@ def read_params(request: Request, form: type[Params]) -> Params:
 # or a proposal, as the call that it now is. Where there is no middleware, a verb runs as if it were
 # not marked. The messages themselves, and the onion, are `middleware`.
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
 SendMessage = Callable[[Any], Awaitable[Any]]
 """Sends a message that passed; it reads the fields of it."""
@@ -346,3 +543,470 @@ async def proposing(
         await ended.wait()
         if failure is not None:
             raise failure
+
+
+# --- requests of our own ---
+
+TIMEOUT = 60.0
+"""Seconds after which a caller who says nothing else stops waiting."""
+
+
+async def request(
+    session: Session,
+    to: str,
+    method: str,
+    params: dict[str, Any],
+    *,
+    timeout: float | None = TIMEOUT,
+    idempotent: bool = False,
+    on_progress: OnProgress | None = None,
+    on_begun: Callable[[str], None] | None = None,
+    fulfills: FulfillmentTarget | None = None,
+    total_timeout: float | None = None,
+) -> Responded:
+    """Send an MCP request and wait for the response.
+
+    A caller that is cancelled, or whose time is up, cancels the request (PROTOCOL 4.7). The time
+    counts from the last progress, up to ``total_timeout`` seconds; of a request that fulfills a
+    proposal it does not, since its proposer waits no longer.
+    """
+    timeout, total_timeout = checked_timeout(timeout), checked_total(timeout, total_timeout)
+    if problem := payloads.request_problem({"method": method, "params": params}):
+        raise NotExpressible(problem)
+    request_id = session.table.new_id()
+    if on_begun is not None:
+        on_begun(request_id)
+    report = None
+    if on_progress is not None:
+        report = relay(on_progress)
+        meta = {
+            **payloads.as_object(params.get(payloads.META)),
+            payloads.PROGRESS_TOKEN: request_id,
+        }
+        params = {**params, payloads.META: meta}
+    span, params = session.begin_span(method, params)
+    envelope = draft(
+        kinds.MCP_REQUEST,
+        payloads.request(method, params, request_id),
+        id=request_id,
+        sender=session.me,
+        to=(to,),
+        correlation=(fulfills.proposal.id,) if fulfills is not None else (),
+    )
+    parent = parent_in(session)
+    key = await session.pending_calls.open(
+        envelope,
+        timeout=timeout,
+        parent=parent,
+        idempotent=idempotent,
+        fulfills=fulfills,
+        on_progress=report,
+        total=total_timeout if fulfills is None else None,
+        span=span,
+    )
+    try:
+        ending = await session.pending_calls.ending(key, parent=parent)
+        if isinstance(ending, Withdrawal):
+            # Our own handler was cancelled, and its cancel scope has the last word.
+            await checkpoint_if_cancelled()
+    finally:
+        session.pending_calls.leave(key, functools.partial(cause_of_leaving, session))
+    return response_of(ending, what=f"{method} to {to!r}", cancelled=method != "initialize")
+
+
+# --- waits ---
+# Waits for something to become true of the space: a participant's arrival, an explanation.
+
+
+ANNOUNCED_SECONDS: Final = 1.0
+"""Seconds in which the words that a rejection announces are waited for before it is raised."""
+
+
+async def wait_for(session: Session, find: Callable[[], T], timeout: float | None) -> T:
+    """Wait until something is found, and return it; what is not found in time is falsy."""
+    with (
+        anyio.move_on_after(checked_timeout(timeout)),
+        # Looked at again at each envelope, which has taken effect by then.
+        session.watchers.watch(lambda _: bool(find())) as heard,
+    ):
+        # It may be gone again before this task runs.
+        while not (found := find()):
+            with release_slot(session):
+                await anext(heard)
+        await checkpoint()
+        return found
+    # Once more: it may have come as the time was up.
+    return find()
+
+
+def with_explanation(session: Session, rejection: Rejection) -> Rejection:
+    """The rejection of a proposal of ours, whose explanation can be waited for."""
+
+    def so_far(rejected: Rejection) -> str:
+        return session.table.explanations.get(rejected.by, rejected.id, session.now())
+
+    @awaited
+    async def explanation(rejected: Rejection, timeout: float | None) -> str:
+        return await wait_for(session, lambda: so_far(rejected), timeout)
+
+    return with_explain(rejection, explanation, so_far(rejection))
+
+
+async def await_announced(session: Session, outcome: T) -> T | Rejection:
+    """The outcome; a rejection that says that its words follow at once with these, if they do."""
+    if not isinstance(outcome, Rejection) or not session.table.explanations.is_announced(
+        outcome.by, outcome.id, session.now()
+    ):
+        return outcome
+    await outcome.explanation(ANNOUNCED_SECONDS)
+    return with_explanation(session, outcome)
+
+
+class DecisionReceipt:
+    """A reject or withdraw of ours that was sent, which can be explained later.
+
+    Attributes:
+        id: The id of its envelope; empty where there was nothing to send: the proposal was decided
+            already, or had not been sent itself.
+        proposal_ids: The proposals that it ends.
+    """
+
+    def __init__(
+        self,
+        sent: Envelope | None,
+        proposal_ids: tuple[str, ...],
+        explain: Explainer,
+        *,
+        explained: bool = False,
+    ) -> None:
+        self._sent = sent
+        self._explain = explain
+        self._explained = explained
+        self.id = "" if sent is None else sent.id
+        self.proposal_ids = proposal_ids
+
+    def __repr__(self) -> str:
+        return f"<DecisionReceipt {self.id or 'of nothing sent'} of {len(self.proposal_ids)}>"
+
+    @awaited
+    async def explain(self, text: str) -> str:
+        """Say why, to those who heard of the decision; once, since readers keep the first words.
+
+        Args:
+            text: The words. Readers keep 4,000 characters.
+
+        Returns:
+            The id of the chat.
+
+        Raises:
+            UsageError: There are no words, or it was explained before.
+            NotSent: Nothing was rejected or withdrawn that could be explained, or there will be no
+                connection any more.
+            Refused: Our capabilities do not allow a chat, or the gateway did not let it through.
+        """
+        if self._sent is None:
+            raise NotSent(
+                "the explanation was not sent: neither was a withdrawal, since the proposal was "
+                "decided before, or had not been sent"
+            )
+        if not text:
+            raise UsageError(f"an explanation of {self.id} needs words")
+        if self._explained:
+            raise UsageError(
+                f"{self.id} was explained already, and its readers keep the first explanation"
+            )
+        self._explained = True
+        try:
+            return await self._explain(self._sent, text)
+        except BaseException:
+            self._explained = False
+            raise
+
+
+def explainer_of(session: Session, outbound: Outbound | None) -> Explainer:
+    """Sends explanations over a session, through the middleware as the chats that they are."""
+
+    async def explain(decision: Envelope, text: str) -> str:
+        async def send(message: Any) -> str:
+            payload, to = message.payload, message.to
+            check_may_explain(session, payload, to=to)
+            chat = session.send_message(kinds.CHAT, payload, to=to, correlation=(decision.id,))
+            await session.taken((chat.id,))
+            return chat.id
+
+        fields = shown(
+            kind=kinds.CHAT, payload={"message": text}, to=decision.to, correlation=decision.id
+        )
+        if outbound is None:
+            return await send(SimpleNamespace(**fields))
+        return str(await outbound("send", fields, send))
+
+    return explain
+
+
+def check_may_explain(
+    session: Session,
+    payload: Any,
+    *,
+    to: tuple[str, ...],
+    what: str = "the explanation was not sent",
+) -> None:
+    """Raise Refused where no capability of ours allows the words, UsageError where none fit."""
+    session.check_message(kinds.CHAT, payload, to=to, correlation=(session.table.new_id(),))
+    check_may_send(session, kinds.CHAT, payload, what, to=to)
+
+
+def check_may_decide(
+    session: Session,
+    kind: str,
+    payload: dict[str, Any],
+    what: str,
+    *,
+    to: tuple[str, ...],
+    explain: str | None,
+) -> None:
+    """Raise for a decision, or its explanation, that may not be sent; nothing was, by then."""
+    check_may_send(session, kind, payload, what, to=to)
+    if explain:
+        check_may_explain(session, {"message": explain}, to=to, what=what)
+
+
+def check_may_send(
+    session: Session, kind: str, payload: Any, what: str, *, to: tuple[str, ...]
+) -> None:
+    """Raise Refused for what our announced capabilities do not allow."""
+    roster = session.table.roster
+    # Some gateways announce nothing to those whom they have forgotten (PROTOCOL 2).
+    known = bool(roster.my_capabilities) or roster.guarantees.identity_checked
+    if known and not roster.is_allowed(roster.me, kind, payload, to):
+        said = f" with the reason {payload['reason']!r}" if "reason" in payload else ""
+        raise Refused(
+            "capability_violation",
+            f"{what}: none of the capabilities of {roster.me!r} allows {kind}{said}; ask a "
+            f'participant that manages the space to grant {{"kind": "{kind}"}}',
+        )
+
+
+# --- talk in a space ---
+
+REASONING_SECONDS: Final = 3600.0
+"""Longest time of a line of thought; ``timeout=…`` changes it."""
+
+MAX_THOUGHTS: Final = 10_000
+"""Thoughts in one line of thought: each is kept by the gateway, and shown to people."""
+
+MAX_REASONINGS: Final = 256
+"""Lines of thought of one participant at once."""
+
+WORD_SECONDS: Final = 5.0
+"""Wait for the first word of a line of thought, and for the last where it is cancelled: they are
+said whole, and pass middleware."""
+
+
+class Reasoning:
+    """A line of thought of ours, for the length of a block.
+
+    Attributes:
+        id: The id of its ``reasoning/start``, which is the context of all that belongs to it.
+        concluded: A conclusion was sent.
+        reason: The cause for which another participant stopped it; ``None`` while none did.
+    """
+
+    def __init__(self, send: Send, session: Session, scope: CallScope) -> None:
+        self.id = ""
+        self.concluded = False
+        self._send_any = send
+        self._session = session
+        self._scope = scope
+        self.reason: Cause | None = None
+        self._thoughts = 0
+
+    async def thought(self, text: str, **more: Any) -> None:
+        """Send a thought.
+
+        Args:
+            text: The thought.
+            more: More fields of the payload, for readers that know them.
+
+        Raises:
+            UsageError: It is concluded, or has had more thoughts than are taken.
+        """
+        self._check_open()
+        self._thoughts += 1
+        if self._thoughts > MAX_THOUGHTS:
+            raise UsageError(
+                f"a line of thought has at most {MAX_THOUGHTS} thoughts; conclude it, and begin"
+                " another one, or send longer thoughts"
+            )
+        await self._send(kinds.REASONING_THOUGHT, {**more, "message": text})
+
+    async def conclude(self, text: str, **more: Any) -> None:
+        """Send the conclusion, which ends the line of thought.
+
+        Args:
+            text: The conclusion.
+            more: More fields of the payload, for readers that know them.
+
+        Raises:
+            UsageError: It is concluded already.
+        """
+        self._check_open()
+        self.concluded = True
+        try:
+            await self._send(kinds.REASONING_CONCLUSION, {**more, "message": text})
+        except BaseException:
+            # A middleware was left, or refused it: the others are owed an end still.
+            self.concluded = False
+            raise
+
+    def put(self, envelope: Envelope) -> None:
+        """Look whether an envelope stops it; only one who may stops it (PROTOCOL 4.18)."""
+        if (
+            envelope.kind != kinds.REASONING_CANCEL
+            or envelope.context != self.id
+            or self.reason is not None
+        ):
+            return
+        session, sender = self._session, envelope.sender
+        if sender == session.me or self.concluded:
+            return
+        payload, roster = envelope.payload_object, session.table.roster
+        if sender in roster and not roster.is_allowed(
+            sender, kinds.REASONING_CANCEL, payload, envelope.to
+        ):
+            return
+        reason = read_reason(payload.get("reason"))
+        self.reason = cause_of_end(sender, self.id, reason, "", session.now())
+        self._scope.cancel(reason)
+
+    async def stop(self, reason: str) -> None:
+        """Tell the others that it ends without a conclusion, also where we are cancelled."""
+        if not self.concluded:
+            self.concluded = True
+            with anyio.move_on_after(WORD_SECONDS, shield=True):
+                await self._send(kinds.REASONING_CANCEL, {"reason": reason})
+
+    def _check_open(self) -> None:
+        if self.concluded:
+            raise UsageError("this line of thought is concluded; begin another one")
+
+    async def _send(self, kind: str, payload: dict[str, Any]) -> None:
+        await self._send_any(kind, payload, context=self.id)
+
+
+class Talk:
+    """Lines of thought, and what follows a chat, as ``space.talk``."""
+
+    def __init__(self, session: Session, send: Send) -> None:
+        self._session = session
+        self._send = send
+
+    @awaited
+    async def acknowledge(self, chat: Chat, status: str = "received") -> str:
+        """Confirm a chat message to its sender; the id of the acknowledgement.
+
+        Args:
+            chat: The message.
+            status: What became of it: ``received``, ``read``, ``processing`` …
+        """
+        return await self._send(
+            kinds.CHAT_ACKNOWLEDGE, {"status": status}, to=chat.sender, correlation=chat.id
+        )
+
+    @awaited
+    async def cancel(
+        self,
+        chat_id: str,
+        *,
+        to: str | Iterable[str] = (),
+        reason: str = Reason.NO_LONGER_NEEDED,
+    ) -> str:
+        """Take a chat message of ours back: what handles it ends; the id of the cancel.
+
+        Args:
+            chat_id: The message, as :meth:`Space.chat` returned it.
+            to: The addressees of the message; empty: every member.
+            reason: Why; a handler of it finds that in ``ctx.reason``.
+        """
+        return await self._send(
+            kinds.CHAT_CANCEL, {"reason": str(reason)}, to=to, correlation=chat_id
+        )
+
+    @asynccontextmanager
+    async def reasoning(
+        self,
+        text: str = "",
+        *,
+        about: str | None = None,
+        timeout: float | None = REASONING_SECONDS,
+    ) -> AsyncGenerator[Reasoning]:
+        """Think aloud, for the length of a block: others can follow it, and those who may stop it.
+
+        A block that ends without :meth:`Reasoning.conclude` concludes without words; one that is
+        left by an exception or a cancellation says that it was stopped.
+
+        Args:
+            text: What it is about, for people.
+            about: The id of the envelope that it is about; ``ctx.reasoning`` knows it.
+            timeout: Seconds after which it is stopped; ``None``: as long as it takes.
+
+        Raises:
+            ReasoningCancelled: Another participant stopped it, or its time was over; the block is
+                cancelled, and its calls with it.
+            Refused: We are paused.
+            UsageError: Too many are open.
+        """
+        session = self._session
+        payload = {"message": text}
+        check_may_send(session, kinds.REASONING_START, payload, "the reasoning", to=())
+        count = sum(isinstance(each, Reasoning) for each in session.watchers.listeners)
+        if count >= MAX_REASONINGS:
+            raise UsageError(f"{MAX_REASONINGS} lines of thought are open; conclude one of them")
+        scope = CallScope()
+        reasoning = Reasoning(self._send, session, scope)
+        with session.watchers.listening(reasoning):
+            # Else a cancellation at that moment would leave a beginning without an end.
+            with anyio.move_on_after(WORD_SECONDS, shield=True):
+                reasoning.id = await self._send(
+                    kinds.REASONING_START,
+                    payload,
+                    correlation=about or (),
+                )
+            if not reasoning.id:
+                held = "middleware held its beginning"
+                raise ReasoningCancelled(Reason.TIMEOUT, session.me, held)
+            with anyio.move_on_after(timeout) as clock, scope:
+                try:
+                    yield reasoning
+                    if reasoning.reason is None and not reasoning.concluded:
+                        await reasoning.conclude("")
+                except BaseException as error:
+                    reason = "error"
+                    if reasoning.reason is not None:
+                        reason = str(reasoning.reason.code)
+                    elif clock.cancel_called:
+                        reason = Reason.TIMEOUT
+                    elif isinstance(error, anyio.get_cancelled_exc_class()):
+                        reason = str(cause_of_leaving(session).code)
+                    await reasoning.stop(reason)
+                    raise
+                if reasoning.reason is not None:
+                    await reasoning.stop(reasoning.reason.code)
+        if reasoning.reason is not None:
+            raise ReasoningCancelled(reasoning.reason.code, reasoning.reason.by)
+        if clock.cancelled_caught:
+            raise ReasoningCancelled(Reason.TIMEOUT, session.me, f"it took more than {timeout:g} s")
+
+    @awaited
+    async def cancel_reasoning(
+        self, reasoning_id: str, *, reason: str = Reason.NO_LONGER_NEEDED
+    ) -> str:
+        """Stop another participant's line of thought; the id of the cancel.
+
+        Args:
+            reasoning_id: The id of its ``reasoning/start``.
+            reason: Why; the block of the line of thought is cancelled with it.
+        """
+        return await self._send(
+            kinds.REASONING_CANCEL, {"reason": str(reason)}, context=reasoning_id
+        )

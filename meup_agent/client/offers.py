@@ -20,19 +20,17 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from meup_agent.client.running_handler import (
+from meup_agent.client.messages import (
+    TIMEOUT,
     RunningHandler,
     awaited,
     begins_more,
     cause_of_leaving,
     handler_is,
     release_slot,
-)
-from meup_agent.client.schema_check import ArgumentChecker
-from meup_agent.client.waits import (
-    TIMEOUT,
     request,
 )
+from meup_agent.client.schema_check import ArgumentChecker
 from meup_agent.errors import (
     ConnectionFailed,
     InvalidArguments,
@@ -52,7 +50,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import encode_json
 from meup_agent.protocol.wire.outcomes import result_of
 from meup_agent.protocol.wire.regex import compile_program
-from meup_agent.session.pending_calls import checked_timeout
+from meup_agent.session.outbox import checked_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Collection, Coroutine, Iterable

@@ -9,32 +9,31 @@ from typing import TYPE_CHECKING, Any
 from anyio.lowlevel import checkpoint
 from msgspec import to_builtins
 
-from meup_agent.client.control import Control
-from meup_agent.client.management import Members
+from meup_agent.client.control import Control, Members
 from meup_agent.client.messages import (
+    TIMEOUT,
+    Talk,
+    await_announced,
+    awaited,
+    explainer_of,
     names,
     outbound,
     proposing,
+    request,
     shown,
+    wait_for,
 )
 from meup_agent.client.offers import TOOLS, OfferDirectory, OfferFinder, Offers
-from meup_agent.client.proposal import Proposal, Proposals
-from meup_agent.client.proposal_handle import (
+from meup_agent.client.proposal import (
+    Proposal,
     ProposalHandle,
+    Proposals,
     ProposeContext,
     Ttl,
     propose,
     resolve_ttl,
 )
-from meup_agent.client.running_handler import awaited
 from meup_agent.client.streams import Streams, reading_of_call
-from meup_agent.client.talk import Talk, explainer_of
-from meup_agent.client.waits import (
-    TIMEOUT,
-    await_announced,
-    request,
-    wait_for,
-)
 from meup_agent.errors import ParticipantGone, UsageError
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.wire import kinds, payloads

@@ -18,11 +18,13 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from meup_agent.client.messages import (
+    awaited,
+    cause_of_leaving,
     names,
     pass_whole,
+    release_slot,
     shown,
 )
-from meup_agent.client.running_handler import awaited, cause_of_leaving, release_slot
 from meup_agent.errors import (
     HandlerCancelled,
     NotSent,
@@ -46,7 +48,7 @@ from meup_agent.protocol.wire.streams import (
     build_write,
     write_frame,
 )
-from meup_agent.session.pending_calls import checked_timeout
+from meup_agent.session.outbox import checked_timeout
 from meup_agent.session.session import refusal_in
 from meup_agent.transport.base import Condition, background_tasks, is_cancelled_here
 

@@ -12,7 +12,7 @@ from websockets.asyncio.client import unix_connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from meup_agent.errors import CannotConnect, printable
-from meup_agent.processes.piped import PipedProcess
+from meup_agent.processes.guarded import PipedProcess
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:

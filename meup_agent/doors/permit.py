@@ -47,9 +47,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from meup_agent.agent.agent import Agent
-from meup_agent.client.left_proposals import withdraw_left
 from meup_agent.client.messages import Request
-from meup_agent.client.proposal_handle import resolve_ttl
+from meup_agent.client.proposal import resolve_ttl
+from meup_agent.client.proposal_feed import withdraw_left
 from meup_agent.client.space import send_report, take_permit
 from meup_agent.errors import MeupError, Refused, RequestError, UsageError
 from meup_agent.mcp.sdk import decisions
@@ -71,8 +71,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from typing import Self
 
-    from meup_agent.client.proposal import ProposalRecord
-    from meup_agent.client.proposal_handle import ProposalHandle, Ttl
+    from meup_agent.client.proposal import ProposalHandle, ProposalRecord, Ttl
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.outcomes import CallOutcome
 

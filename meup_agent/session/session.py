@@ -51,8 +51,7 @@ from meup_agent.protocol.wire.outcomes import GatewayRefused
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.streams import read_frame
 from meup_agent.session.event_emitter import EventEmitter
-from meup_agent.session.outbox import Outbox
-from meup_agent.session.pending_calls import PendingCalls, log_cancel
+from meup_agent.session.outbox import Outbox, PendingCalls, log_cancel
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import Condition, background_tasks, loop_clock
 from meup_agent.transport.connect_failure import advice_for

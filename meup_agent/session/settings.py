@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.exchange import Limits, Mode
-from meup_agent.session.pending_calls import checked_ttl
+from meup_agent.session.outbox import checked_ttl
 
 if TYPE_CHECKING:
     from meup_agent.causes import Cause

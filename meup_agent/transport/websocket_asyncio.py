@@ -10,9 +10,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.protocol import State
 
 from meup_agent.transport.base import STREAM_MARK
-from meup_agent.transport.connect_failure import explained
-from meup_agent.transport.listener_owner import (
+from meup_agent.transport.connect_failure import (
     check_listener,
+    explained,
     is_authenticated,
 )
 

@@ -15,9 +15,9 @@ from websockets.protocol import State
 from websockets.trio.client import ClientConnection, connect
 
 from meup_agent.transport.base import STREAM_MARK, background_tasks
-from meup_agent.transport.connect_failure import explained
-from meup_agent.transport.listener_owner import (
+from meup_agent.transport.connect_failure import (
     check_listener,
+    explained,
     is_authenticated,
 )
 

@@ -20,7 +20,7 @@ from ag_ui.core import (
 from examples.calculator import agent as calculator
 from meup_agent import Agent, Proposal, Space
 from meup_agent.adapters.ag_ui import DIGEST, REFUSED, SpaceInterrupts
-from meup_agent.client import left_proposals
+from meup_agent.client import proposal_feed
 from meup_agent.gateway.config import ROLES
 from meup_agent.gateway.embedded import ThreadedGateway
 from meup_agent.protocol.wire import payloads
@@ -42,7 +42,7 @@ ARGUMENTS = {"path": "a"}
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(left_proposals, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(proposal_feed, "PAUSE_SECONDS", 0.001)
 
 
 def run_input(*resume: ResumeEntry, thread: str = "thread", run: str = "run") -> RunAgentInput:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.agent.decorators import Decorators, HandlerDefinition, definitions_of
-from meup_agent.agent.registry import Registry
+from meup_agent.agent.decorators import Decorators, HandlerDefinition, Registry, definitions_of
 from meup_agent.errors import HandlerDefinitionError, UsageError
 from tests.agent import future_hints, marked, marked_elsewhere
 from tests.agent.stand_ins import Context, Proposal

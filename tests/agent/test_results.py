@@ -248,7 +248,7 @@ import sys
 from typing import Any
 from pydantic import BaseModel
 from meup_agent.agent.decorators import Decorators
-from meup_agent.agent.registry import Registry
+from meup_agent.agent.decorators import Registry
 from meup_agent.agent.tool import error_result
 
 class Item(BaseModel):

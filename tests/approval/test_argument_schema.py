@@ -9,12 +9,12 @@ from hypothesis import given, reject, settings
 
 from meup_agent import Agent, Request
 from meup_agent.approval import AllowRule, DenyRule, Policy
-from meup_agent.approval.policy.argument_schema import (
+from meup_agent.approval.policy.decider import (
     MAX_SCHEMAS_SEEN,
     ArgumentSchema,
+    Decider,
     UnknownDefaults,
 )
-from meup_agent.approval.policy.decider import Decider
 from tests.effort import scaled
 from tests.interaction.people import InMemory, gathered
 from tests.tool_schemas import ARGUMENTS, EndlessDefaults, fill_as_server

@@ -10,7 +10,7 @@ import pytest
 
 from meup_agent import Agent, Request
 from meup_agent.approval import Reviewer
-from meup_agent.approval.reviewer.told_rules import check_edit
+from meup_agent.approval.reviewer.methods import check_edit
 from meup_agent.errors import MeupError, NotOffered, Refused
 from tests.approval.test_inbox_edits import POLICY as POLICY
 from tests.approval.test_inbox_rules import Office, office, ruled, there, wiping
@@ -88,7 +88,7 @@ async def test_an_edit_is_judged_although(
 
 
 async def test_absent_targets_hide_no_reviewer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.reviewer.tool_directory.MAX_DIRECTORIES", 3)
+    monkeypatch.setattr("meup_agent.approval.reviewer.methods.MAX_DIRECTORIES", 3)
     async with office(InMemory(), "mallory", policy=path) as o, AsyncExitStack() as stack:
         for number in range(4):
             ghost = o.proposer.propose(f"ghost{number}", "wipe", {"disk": "old"})
@@ -187,7 +187,7 @@ async def test_an_answer_that_is_no_yes_stops_the_edit(answer: Any) -> None:
 
 
 async def test_silence_about_an_edit_stops_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.reviewer.told_rules.JUDGE_SECONDS", 0.1)
+    monkeypatch.setattr("meup_agent.approval.reviewer.methods.JUDGE_SECONDS", 0.1)
     silent = Agent("deep")
 
     @silent.on_request("dev.meup/judge")

@@ -302,7 +302,7 @@ async def test_a_flood_hides_no_others(meeting: Meeting, monkeypatch: pytest.Mon
 
 async def test_many_are_listed_in_turns(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MAX_AT_FIRST", 1), ("MAX_AWAITED", 0), ("MAX_AT_A_TURN", 1)):
-        monkeypatch.setattr(f"meup_agent.approval.inbox.listing.{name}", value)
+        monkeypatch.setattr(f"meup_agent.approval.inbox.item.{name}", value)
     async with opened(meeting) as (_, changes, proposer, reviewer):
         async with (
             proposer.propose("tools", "add", {"a": 1, "b": 1}, ttl=None),

@@ -99,7 +99,7 @@ async def test_without_an_answer_no_edit_runs(path: Path, monkeypatch: pytest.Mo
         await anyio.sleep_forever()
 
     monkeypatch.setattr("meup_agent.approval.policy.decider.Decider.judge", never)
-    monkeypatch.setattr("meup_agent.approval.reviewer.told_rules.JUDGE_SECONDS", 0.1)
+    monkeypatch.setattr("meup_agent.approval.reviewer.methods.JUDGE_SECONDS", 0.1)
     async with wiping(InMemory(), path) as (o, proposal, item):
         with pytest.raises(
             NotOffered, match=r"'(reviewer|tools)', who may decide, has not judged it"

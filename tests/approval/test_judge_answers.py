@@ -148,7 +148,7 @@ async def test_an_edit_is_stopped(
     error: type[MeupError],
     said: str,
 ) -> None:
-    monkeypatch.setattr("meup_agent.approval.reviewer.told_rules.JUDGE_SECONDS", seconds)
+    monkeypatch.setattr("meup_agent.approval.reviewer.methods.JUDGE_SECONDS", seconds)
     async with asking(meeting, answer) as (o, _, proposal, item):
         with pytest.raises(error, match=said) as refused:
             await o.inboxes["mallory"].approve(item, EDIT)
@@ -159,7 +159,7 @@ async def test_an_edit_is_stopped(
 
 
 async def test_yes_of_another_is_none(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.reviewer.told_rules.JUDGE_SECONDS", 0.2)
+    monkeypatch.setattr("meup_agent.approval.reviewer.methods.JUDGE_SECONDS", 0.2)
     async with raw(meeting, "second") as peer, anyio.create_task_group() as tasks:
         # Nobody waits for the second one's own yes: it is no reviewer.
         second = HandReviewer(peer, failing(payloads.METHOD_NOT_FOUND))
@@ -176,7 +176,7 @@ async def test_yes_of_another_is_none(meeting: Meeting, monkeypatch: pytest.Monk
 
 
 async def test_late_yes_changes_nothing(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.reviewer.told_rules.JUDGE_SECONDS", 0.2)
+    monkeypatch.setattr("meup_agent.approval.reviewer.methods.JUDGE_SECONDS", 0.2)
     kept: list[Envelope] = []
 
     async def keep(_: HandReviewer, asked: Envelope) -> None:

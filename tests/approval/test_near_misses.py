@@ -17,14 +17,14 @@ from meup_agent.approval import (
     PolicyRule,
     Verdict,
 )
-from meup_agent.approval.policy.argument_schema import ArgumentSchema
-from meup_agent.approval.policy.file import findings_of, read_policy
-from meup_agent.approval.policy.near_misses import (
+from meup_agent.approval.policy.decider import (
+    ArgumentSchema,
     KnownNames,
     find_near_miss,
     is_one_off,
     known_names_of,
 )
+from meup_agent.approval.policy.file import findings_of, read_policy
 from meup_agent.errors import ConfigurationError
 from meup_agent.strict_yaml import parse_yaml
 from tests.effort import scaled

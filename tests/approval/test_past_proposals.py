@@ -4,7 +4,7 @@ import pytest
 
 from meup_agent import ProposalState, Reason
 from meup_agent.approval import DecidedItem, Inbox
-from meup_agent.approval.inbox.listing import MAX_CALL_CHARS, DecisionHistory
+from meup_agent.approval.inbox.item import MAX_CALL_CHARS, DecisionHistory
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, join, until
 from tests.wire import TARGET, Call
@@ -94,7 +94,7 @@ def test_what_was_decided_before_is_remembered_behind_what_is_known() -> None:
 
 
 def test_no_more_is_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.inbox.listing.MAX_PROPOSERS", 2)
+    monkeypatch.setattr("meup_agent.approval.inbox.item.MAX_PROPOSERS", 2)
     history = DecisionHistory()
     call = Call("tools/call", {"name": "write"})
     history.note(DecidedItem("1", "new", call, DECIDED))

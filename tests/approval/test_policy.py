@@ -15,7 +15,7 @@ from meup_agent.approval import (
     QuorumRule,
     Verdict,
 )
-from meup_agent.approval.policy.rule_set import LimitCount
+from meup_agent.approval.policy.rules import LimitCount
 from meup_agent.errors import ConfigurationError
 from tests.wire import Call
 
@@ -123,7 +123,7 @@ def test_equal_limits_go_on_counting_in_a_policy_that_was_read_again() -> None:
 
 
 def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.approval.policy.rule_set.MAX_COUNTED", 1)
+    monkeypatch.setattr("meup_agent.approval.policy.rules.MAX_COUNTED", 1)
     history = History()
     assert ask_at(history, 0).verdict == "allow"
     assert ask_at(history, 0, "bob").verdict == "deny"

@@ -22,8 +22,7 @@ from meup_agent.approval import (
     Verdict,
 )
 from meup_agent.approval.policy.file import findings_of
-from meup_agent.approval.policy.rule_set import LimitCount
-from meup_agent.approval.policy.rules import written
+from meup_agent.approval.policy.rules import LimitCount, written
 from meup_agent.errors import ConfigurationError
 from tests.approval.test_policy import call
 from tests.effort import scaled

@@ -3,7 +3,7 @@
 import pytest
 
 from meup_agent.approval import AllowRule, DenyRule, Policy, PolicyRule
-from meup_agent.approval.policy.samples import samples_of
+from meup_agent.approval.policy.cases import samples_of
 from tests.approval.test_policy import call
 
 

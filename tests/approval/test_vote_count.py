@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meup_agent.approval.policy.rule_set import Vote, VoteCount, VoteOutcome
+from meup_agent.approval.policy.rules import Vote, VoteCount, VoteOutcome
 from meup_agent.errors import VoteRefused
 
 NAMES = ("lead", "security", "oncall", "bob")

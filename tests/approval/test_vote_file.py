@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meup_agent import Envelope
-from meup_agent.approval.policy.rule_set import Vote, VoteCount
-from meup_agent.approval.reviewer import votes as vote_file
-from meup_agent.approval.reviewer.votes import VoteFile, vote_key
+from meup_agent.approval.policy.rules import Vote, VoteCount
+from meup_agent.approval.reviewer import reviewer as vote_file
+from meup_agent.approval.reviewer.reviewer import VoteFile, vote_key
 from meup_agent.errors import ConfigurationError, VoteRefused
 from tests.wire import draft, kinds, payloads
 

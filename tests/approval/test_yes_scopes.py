@@ -4,9 +4,14 @@ from typing import Any
 
 import pytest
 
-from meup_agent.approval.yeses.preview import SeenCall, choose_scope, preview_scope
-from meup_agent.approval.yeses.rules import rule_of, write_policy
-from meup_agent.approval.yeses.scopes import YesScope, scopes_of, written_scope
+from meup_agent.approval.inbox.preview import (
+    SeenCall,
+    choose_scope,
+    preview_scope,
+    rule_of,
+    write_policy,
+)
+from meup_agent.approval.yeses import YesScope, scopes_of, written_scope
 from meup_agent.errors import UsageError
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.protocol.wire.scoped_yes import MAX_YES_BYTES, ScopedYes

@@ -11,7 +11,7 @@ import pytest
 
 from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.approval import Inbox, Reviewer
-from meup_agent.approval.yeses.verbs import give_yes, list_yeses, revoke_yes
+from meup_agent.approval.yeses import give_yes, list_yeses, revoke_yes
 from meup_agent.client.tool_changes import digest_of_form
 from meup_agent.doors.permit import Denied, Door, HostCall, Permitted
 from meup_agent.protocol.wire.scoped_yes import YesTerms

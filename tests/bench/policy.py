@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from meup_agent.approval import AllowRule, AskRule, DenyRule, History, LimitRule, Policy
-from meup_agent.approval.policy.rule_set import MAX_RULES
-from meup_agent.approval.policy.rules import PolicyRule
+from meup_agent.approval.policy.rules import MAX_RULES, PolicyRule
 from meup_agent.protocol.wire.payloads import META, TARGET, Call
 from tests.bench.figures import Figure, Program
 from tests.bench.timing import microseconds

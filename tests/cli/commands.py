@@ -13,5 +13,5 @@ from meup_agent.cli.program import app, run
 from meup_agent.cli.render.formatting import NARROWEST, Glyphs
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.render.timeline import Timeline
+from meup_agent.client.messages import request
 from meup_agent.client.schema_check import ArgumentChecker
-from meup_agent.client.waits import request

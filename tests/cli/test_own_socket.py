@@ -87,7 +87,7 @@ def test_after_a_crash_the_ports_taker_gets_no_token(tmp_path: Path, state: dict
 def test_a_command_warns_where_it_cannot_know_who_listens(
     tail_settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Here
 ) -> None:
-    monkeypatch.setattr("meup_agent.transport.listener_owner.TABLES", tmp_path)
+    monkeypatch.setattr("meup_agent.transport.connect_failure.TABLES", tmp_path)
     code, _, said = command("who", **tail_settings)
     assert code == exit_codes.OK
     assert said.startswith("meup: warning: the user who listens at 127.0.0.1:")

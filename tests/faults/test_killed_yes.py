@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Backoff, Settings, Space
-from meup_agent.approval.yeses.verbs import give_yes, list_yeses
+from meup_agent.approval.yeses import give_yes, list_yeses
 from meup_agent.client.tool_changes import digest_of_form
 from meup_agent.errors import MeupError
 from meup_agent.protocol.wire.scoped_yes import KeptYes, YesTerms

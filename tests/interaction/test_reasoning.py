@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Chat, Context, Envelope, Space
-from meup_agent.client import talk
+from meup_agent.client import messages
 from meup_agent.errors import ReasoningCancelled, RequestError, UsageError
 from meup_agent.types import CallNext, OutboundMessage
 from tests.interaction.cast import sleep_until_stopped
@@ -115,8 +115,8 @@ async def test_cancel_ends_the_block_and_its_calls(meeting: Meeting, notes: Note
 
 @pytest.mark.rule("4.18.bounded")
 async def test_reasoning_is_bounded(meeting: Meeting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(talk, "MAX_THOUGHTS", 2)
-    monkeypatch.setattr(talk, "MAX_REASONINGS", 1)
+    monkeypatch.setattr(messages, "MAX_THOUGHTS", 2)
+    monkeypatch.setattr(messages, "MAX_REASONINGS", 1)
     async with gathered(meeting, "tools", "second") as (space, second), taped(second) as tape:
         async with space.talk.reasoning() as reasoning:
             for each in ("one", "two"):

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
-from meup_agent.approval.reviewer.methods import VOTE, WAITING
-from meup_agent.approval.reviewer.told_rules import read_waiting
+from meup_agent.approval.reviewer.methods import VOTE, WAITING, read_waiting
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.payloads import as_object
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.approval.inbox.item import InboxItem, ItemLeft, Verb
-    from meup_agent.approval.reviewer.told_rules import InboxRule
+    from meup_agent.approval.reviewer.methods import InboxRule
     from meup_agent.client.proposal_feed import ProposalFeed
     from meup_agent.client.space import Space
     from meup_agent.protocol.exchange import ProposalEntry, ProposalKey

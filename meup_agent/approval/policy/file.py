@@ -1,22 +1,351 @@
-"""Policy files: YAML, read whole or refused whole, with the place of what is wrong."""
+"""Policy files: YAML, read whole or refused whole, with the place of a mistake, and findings."""
 
 from __future__ import annotations
 
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 from meup_agent.approval.policy.decider import Policy
-from meup_agent.approval.policy.rules import RULES, PolicyRule, plain_value, suggest
+from meup_agent.approval.policy.rules import (
+    RULES,
+    AllowRule,
+    AskRule,
+    BeginningIndex,
+    DenyRule,
+    LimitRule,
+    PeopleRule,
+    PolicyRule,
+    as_patterns,
+    beginnings_of,
+    is_choice_without_wildcard,
+    plain_value,
+    suggest,
+)
+from meup_agent.approval.shell.line import KEYS, load_parser
+from meup_agent.approval.shell.patterns import starts_anything
 from meup_agent.errors import ConfigurationError, explain_os_error, printable
+from meup_agent.protocol.capability.covering import covers_pattern
+from meup_agent.protocol.capability.patterns import compile_pattern, descendants
+from meup_agent.protocol.capability.reading import Reading, fold_text
+from meup_agent.protocol.capability.strings import is_glob, is_regex
 from meup_agent.protocol.wire.payloads import as_list
 
-if TYPE_CHECKING:
-    from meup_agent.approval.policy.findings import Finding
+_WILDCARDS: Final = frozenset("*?[]{}!/")
+
+_HARD: Final = _WILDCARDS - {"*", "?"}
+"""Signs of a pattern that is compared with no other one."""
+
+_SET: Final = re.compile(r"\[[^]]*\]")
+_CHOICE: Final = re.compile(r"\{([^}]*)\}")
+
+_TOKENS: Final = re.compile(r"\\.|\[(?:\\.|[^]])*\]|.", re.DOTALL)
+"""Parts of a regular expression: an escape, a set, or a character."""
+
+MAX_COMPARED_CHARS: Final = 200
+"""Characters of two globs that are held against one another: the comparison is a recursion."""
+
+NEW_NAMES: Final = ("q", "zx7_new-tool.v2", "Delete")
+"""Names of tools that no author of a policy thought of; a narrow pattern misses some of them."""
+
+MIN_FIXED: Final = 2
+"""Letters and digits that a glob which is narrow enough says."""
+
+
+Level = Literal["error", "warning", "hint"]
+
+
+class Finding(NamedTuple):
+    """A finding: an error is to be changed, a warning to be looked at; a hint is only told."""
+
+    level: Level
+    text: str
+
+
+def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+    """Rules that the rules before them leave nothing."""
+    before = [
+        [(each, each.pattern) for each in _alternatives(rule, by_tool=False)] for rule in rules
+    ]
+    tools = BeginningIndex([rule.pattern.get("tool") for rule in rules])
+    for index, rule in enumerate(rules):
+        if isinstance(rule, LimitRule) and rule in rules[:index]:
+            same = names[rules.index(rule)]
+            yield Finding("warning", f"{names[index]}: {same} says the same; take one of them out")
+            continue
+        taken = [
+            _taken_by(one, {n: before[n] for n in _find_beside(one, tools) if n < index})
+            for one in _alternatives(rule)
+        ]
+        if None in taken:
+            continue
+        first = min(number for number in taken if number is not None)
+        earlier = rules[first]
+        said = f"{names[index]}: it can never match, since {names[first]} takes all that it would"
+        level: Level = "warning"
+        if earlier.verdict != rule.verdict:
+            level = "error"
+            said += f", and says {earlier.verdict} where it says {rule.verdict}"
+        yield Finding(level, f"{said}; move it before that, or take it out")
+
+
+def _find_beside(rule: PolicyRule, tools: BeginningIndex) -> list[int]:
+    """The numbers of rules whose tools begin as those of a rule do: no other takes all of them."""
+    beginnings = beginnings_of(rule.pattern.get("tool"))
+    return tools.find_any(beginnings)
+
+
+def _taken_by(
+    rule: PolicyRule, before: Mapping[int, Sequence[tuple[PolicyRule, Mapping[str, object]]]]
+) -> int | None:
+    """The number of the rule that takes all that one alternative of a rule behind it matches."""
+    wanted, named = rule.pattern, rule.named
+    for number, alternatives in before.items():
+        for each, pattern in alternatives:
+            if isinstance(each, LimitRule):
+                continue
+            if each.reads_line and isinstance(each, AllowRule) and not isinstance(rule, AllowRule):
+                continue  # what holds back is found in lines that the allow leaves
+            reading = Reading.WIDE if _outweighs(each, rule) else Reading.NARROW
+            if _allows_others(each, named) and _covers(pattern, wanted, reading):
+                return number
+    return None
+
+
+def _outweighs(before: PolicyRule, rule: PolicyRule) -> bool:
+    """True if nothing that a rule says counts where one before it says something."""
+    if isinstance(before, PeopleRule):
+        return isinstance(rule, AllowRule | AskRule)
+    return isinstance(before, DenyRule)
+
+
+def _allows_others(rule: PolicyRule, names: Collection[str]) -> bool:
+    """False for an allow of calls that have no arguments of some names."""
+    if not isinstance(rule, AllowRule) or rule.others_free is None:
+        return True
+    return rule.named.union(rule.others_free).issuperset(names)
+
+
+def _alternatives(rule: PolicyRule, *, by_tool: bool = True) -> list[PolicyRule]:
+    """The rule taken apart by its tools and arguments: they may be taken by different rules."""
+    tools = as_patterns(rule.tool) if by_tool else [rule.tool]
+    arguments = as_patterns(rule.arguments)
+    return [
+        replace(rule, tool=one, arguments=each)
+        for one in tools or [None]
+        for each in arguments or [None]
+    ]
+
+
+def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+    """Pairs of which an allow takes calls that a later rule would have held back.
+
+    An allow of a part of what a rule behind it holds back is an exception: that is told, and not
+    even that before a last rule for everything else.
+    """
+    tools = BeginningIndex([rule.pattern.get("tool") for rule in rules])
+    pairs = set[tuple[int, int]]()
+    for number, rule in enumerate(rules):
+        pairs.update((min(number, each), max(number, each)) for each in _find_beside(rule, tools))
+    for number, other in sorted(pairs):
+        first, second = rules[number], rules[other]
+        if not isinstance(first, AllowRule) or not isinstance(second, PeopleRule | DenyRule):
+            continue
+        common = _common_tool(first, second)
+        if common is None or _differ(first, second):
+            continue
+        said = (
+            f"{names[number]} allows calls of {common!r} that {names[other]}, behind it,"
+            f" would {second.verdict}"
+        )
+        if not _covers(second.pattern, first.pattern, Reading.WIDE):
+            level: Level = "error" if isinstance(second, DenyRule) else "warning"
+            advice = f"put {names[other]} first, or make {names[number]} narrower"
+            yield Finding(level, f"{said}; {advice}")
+        elif not _takes_any_tool(second):
+            yield Finding("hint", f"{said}: an exception, if it is meant so")
+
+
+def _covers(pattern: Mapping[str, object], wanted: Mapping[str, object], reading: Reading) -> bool:
+    """True if the pattern of a rule takes all that another one does."""
+    return all(
+        key in wanted
+        and covers_pattern(held, wanted[key], reading, of_arguments=key == "arguments")
+        for key, held in pattern.items()
+    )
+
+
+def _takes_any_tool(rule: PolicyRule) -> bool:
+    return not {"*", "**"}.isdisjoint(as_patterns(rule.tool))
+
+
+def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+    """Rules that allow calls of any tool, of every one but some, or of all with some letter."""
+    for rule, name in zip(rules, names, strict=True):
+        if not isinstance(rule, AllowRule):
+            continue
+        if rule.tool is None and not rule.reads_line:
+            said = f"{name} is too wide: it allows every tool; name those that are meant"
+            yield Finding("error", said)
+        for pattern in as_patterns(rule.shell):
+            if starts_anything(pattern):
+                yield Finding(
+                    "error",
+                    f"{name} is too wide: {pattern!r} allows any command, or a program that runs"
+                    " what it is given; write the commands that are meant",
+                )
+        for pattern in filter(_is_wide, as_patterns(rule.tool)):
+            yield Finding(
+                "error",
+                f"{name} is too wide: it allows tools that do not exist yet; name those that"
+                f" are meant instead of {pattern!r}",
+            )
+
+
+def find_lines_compared_as_text(
+    rules: Sequence[PolicyRule], names: Sequence[str]
+) -> Iterator[Finding]:
+    """Patterns of a command line that compare it as text, and rules whose parser is missing."""
+    for rule, name in zip(rules, names, strict=True):
+        if rule.reads_line and load_parser() is None:
+            yield Finding(
+                "warning",
+                f"{name}: command lines cannot be read here, so they are asked about; run pip"
+                " install 'meup-agent[doors]'",
+            )
+        for each in as_patterns(rule.arguments) if isinstance(rule, AllowRule) else ():
+            for key, pattern in each.items():
+                if key in KEYS and any(map(_has_wildcard, as_patterns(pattern))):
+                    yield Finding(
+                        "warning",
+                        f"{name}: {key} is compared as a text, with all that a shell reads in it;"
+                        " write shell: for the commands that are meant",
+                    )
+
+
+def _has_wildcard(pattern: object) -> bool:
+    return isinstance(pattern, str) and (is_glob(pattern) or pattern.startswith(("!", "/")))
+
+
+def find_misread(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+    """Patterns of arguments that take more than they seem to, or only their own braces."""
+    for rule, name in zip(rules, names, strict=True):
+        is_allow = isinstance(rule, AllowRule)
+        for value in descendants([rule.pattern.get("arguments")]):
+            if not isinstance(value, str):
+                continue
+            if is_choice_without_wildcard(value):
+                yield Finding(
+                    "error",
+                    f"{name} matches the very text {value!r}, since {{a,b}} is a choice only"
+                    " beside a wildcard; write a list, as [one, other]",
+                )
+            if is_allow and value.startswith("!"):
+                yield Finding(
+                    "error",
+                    f"{name} is too wide: it allows all values but one by {value!r}; write those"
+                    " that are meant",
+                )
+            elif is_allow and is_regex(value) and not _is_anchored(value[1:-1]):
+                yield Finding(
+                    "error",
+                    f"{name} is too wide: {value!r} is found anywhere in a text; write"
+                    " /^(…)$/ around it",
+                )
+
+
+def _is_anchored(regex: str) -> bool:
+    """True if a regular expression begins with ^ and ends with $, in each of its alternatives."""
+    depth, parts = 0, [""]
+    for token in _TOKENS.findall(regex):
+        depth += {"(": 1, ")": -1}.get(token, 0)
+        if token == "|" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += token
+    return all(each.startswith("^") and each.endswith("$") for each in parts)
+
+
+def _is_wide(tool: str) -> bool:
+    # Of a choice the shortest, and of a set of letters none, is said for certain.
+    said = _CHOICE.sub(lambda found: min(found[1].split(","), key=len), _SET.sub("", tool))
+    fixed = sum(letter.isalnum() for letter in said)
+    is_glob = not tool.startswith("/") and not _WILDCARDS.isdisjoint(tool)
+    matches = compile_pattern(tool).matches
+    return (is_glob and fixed < MIN_FIXED) or tool.startswith("!") or all(map(matches, NEW_NAMES))
+
+
+def _common_tool(first: PolicyRule, second: PolicyRule) -> str | None:
+    # Only globs of plain letters are compared: of others a common name is not easily found.
+    for one in as_patterns(first.tool):
+        for other in as_patterns(second.tool):
+            if _HARD.isdisjoint(one + other) and len(one) + len(other) <= MAX_COMPARED_CHARS:
+                found = _both(_stars(one), _stars(other))
+                if found is not None:
+                    return found
+    return None
+
+
+def _stars(glob: str) -> str:
+    """A glob as it is widely read, in which a star takes anything."""
+    return glob.replace("**", "*").casefold()
+
+
+@lru_cache(maxsize=4096)
+def _both(one: str, other: str) -> str | None:
+    """A shortest text that two globs of one segment match."""
+    if not one and not other:
+        return ""
+    first, second = one[:1], other[:1]
+    if first != "*" == second:
+        return _both(other, one)
+    if first == "*":
+        skipped = _both(one[1:], other)
+        if skipped is not None or not other:
+            return skipped
+        letter, rest = second, _both(one, other[1:])
+    elif first and second and (first == second or "?" in (first, second)):
+        letter, rest = second if first == "?" else first, _both(one[1:], other[1:])
+    else:
+        return None
+    return None if rest is None else letter.replace("*", "").replace("?", "x") + rest
+
+
+def _differ(first: PolicyRule, second: PolicyRule) -> bool:
+    """True if the rules ask for different exact values at one place, so no call matches both."""
+    mine, theirs = first.pattern, second.pattern
+    if isinstance(second.arguments, Mapping) and not any(map(is_glob, first.named)):
+        exact = {name for name in second.named if not is_glob(name)}
+        if not _allows_others(first, exact):
+            return True
+    pairs = [(mine.get(key), theirs.get(key)) for key in ("method", "target", "proposer")]
+    ours, others = mine.get("arguments"), theirs.get("arguments")
+    if isinstance(ours, dict) and isinstance(others, dict):
+        here, there = cast("dict[str, object]", ours), cast("dict[str, object]", others)
+        pairs += [(here[key], there[key]) for key in here.keys() & there.keys()]
+    return any(_apart(one, other) for one, other in pairs)
+
+
+def _apart(one: object, other: object) -> bool:
+    if isinstance(one, str) and isinstance(other, str):
+        plain = _WILDCARDS - {"/"}
+        if plain.isdisjoint(one) and plain.isdisjoint(other):
+            return fold_text(one) != fold_text(other)
+        if plain.isdisjoint(one.replace("*", "")) and plain.isdisjoint(other.replace("*", "")):
+            return _both(_stars(one), _stars(other)) is None
+        return False
+    return (
+        one is not None
+        and other is not None
+        and type(one) is type(other)
+        and (isinstance(one, bool | int | float) and one != other)
+    )
+
 
 # --- policy files ---
 
@@ -206,14 +535,6 @@ def read_span(given: object, place: str) -> float:
 
 def findings_of(policy: Policy) -> list[Finding]:
     """Findings about a policy that loads: rules that never match, contradict, or are too wide."""
-    from meup_agent.approval.policy.findings import (
-        find_contradictions,
-        find_lines_compared_as_text,
-        find_misread,
-        find_unreachable,
-        find_wide,
-    )
-
     finders = (
         *(find_unreachable, find_contradictions, find_wide, find_misread),
         find_lines_compared_as_text,

@@ -13,17 +13,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from meup_agent.approval.shell.launchers import name_of, runs_others
 from meup_agent.approval.shell.line import (
     KEYS,
     CommandLine,
     Redirection,
     SimpleCommand,
+    Word,
     is_steering,
     line_of,
     lines_of,
+    literal,
+    name_of,
+    runs_others,
 )
-from meup_agent.approval.shell.words import Word, literal
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.patterns import descendants
 from meup_agent.protocol.capability.reading import NODE_WORK, Reading, WorkBudget

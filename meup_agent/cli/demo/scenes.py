@@ -55,7 +55,7 @@ from meup_agent.cli.demo.participants import (
 )
 from meup_agent.cli.render.output import Output
 from meup_agent.cli.session import ReportingConnector, format_close
-from meup_agent.client.proposal_handle import ProposalHandle
+from meup_agent.client.proposal import ProposalHandle
 from meup_agent.errors import MeupError
 from meup_agent.escape import visible
 from meup_agent.gateway.embedded import Gateway

@@ -17,9 +17,9 @@ from anyio import AsyncContextManagerMixin
 from rich.cells import cell_len, chop_cells
 
 from meup_agent.approval.inbox.item import InboxItem, Verb
-from meup_agent.approval.yeses.preview import MAX_SHOWN as MAX_PREVIEWED
-from meup_agent.approval.yeses.preview import preview_scope
-from meup_agent.approval.yeses.scopes import YesScope
+from meup_agent.approval.inbox.preview import MAX_SHOWN as MAX_PREVIEWED
+from meup_agent.approval.inbox.preview import preview_scope
+from meup_agent.approval.yeses import YesScope
 from meup_agent.client.file_difference import read_written_file
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import compact, visible
@@ -41,8 +41,8 @@ from meup_agent.wording import (
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.approval.reviewer.told_rules import InboxRule
-    from meup_agent.approval.yeses.preview import SeenCall
+    from meup_agent.approval.inbox.preview import SeenCall
+    from meup_agent.approval.reviewer.methods import InboxRule
     from meup_agent.client.file_difference import FileDifference
     from meup_agent.client.tool_changes import ToolDifference
     from meup_agent.protocol.wire.scoped_yes import KeptYes

@@ -38,6 +38,7 @@ from textual.theme import Theme
 from textual.widgets import Input, Static
 
 from meup_agent.approval.inbox.item import (
+    MAX_TOGETHER,
     InboxChange,
     InboxChanges,
     InboxItem,
@@ -45,18 +46,15 @@ from meup_agent.approval.inbox.item import (
     ItemArrived,
     ItemChanged,
     ItemLeft,
-    Verb,
-)
-from meup_agent.approval.inbox.together import (
-    MAX_TOGETHER,
     QueueRow,
+    Verb,
     group_of,
     queue_rows,
     why_alone,
 )
+from meup_agent.approval.inbox.preview import choose_scope
 from meup_agent.approval.policy.rules import CONFIRM_WORD
-from meup_agent.approval.yeses.preview import choose_scope
-from meup_agent.approval.yeses.scopes import read_scope
+from meup_agent.approval.yeses import read_scope
 from meup_agent.causes import Reason
 from meup_agent.cli.arguments import read_json
 from meup_agent.cli.inbox.card import (

@@ -27,8 +27,13 @@ from meup_agent.approval import (
     ItemChanged,
     ItemLeft,
 )
-from meup_agent.approval.inbox.listing import pause_for_screen
-from meup_agent.approval.inbox.together import MAX_TOGETHER, QueueRow, group_of, queue_rows
+from meup_agent.approval.inbox.item import (
+    MAX_TOGETHER,
+    QueueRow,
+    group_of,
+    pause_for_screen,
+    queue_rows,
+)
 from meup_agent.client.space import Space
 from meup_agent.errors import MeupError
 from meup_agent.gateway.auth import UNAVAILABLE, Identity, NotAdmitted

@@ -33,7 +33,7 @@ from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
 from meup_agent.mcp.bridge.questions import current_call
 from meup_agent.mcp.sdk.messages import CAPABILITIES, ForwardingReader
-from meup_agent.processes.piped import LineTooLong, PipedProcess, read_lines
+from meup_agent.processes.guarded import LineTooLong, PipedProcess, read_lines
 from meup_agent.protocol.wire import kinds, payloads
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from meup_agent.causes import MAX_REASON_CHARS
-from meup_agent.client.running_handler import CallScope
+from meup_agent.client.messages import CallScope
 from meup_agent.errors import printable
 from meup_agent.mcp.sdk.messages import ForwardingReader
 from meup_agent.mcp.sdk.tasks import TaskSession

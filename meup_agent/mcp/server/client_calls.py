@@ -46,7 +46,7 @@ from meup_agent.transport.base import Condition
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-    from meup_agent.client.proposal_handle import ProposalHandle
+    from meup_agent.client.proposal import ProposalHandle
     from meup_agent.mcp.server.catalog import Ctx
     from meup_agent.protocol.wire.payloads import JsonObject
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from meup_agent.agent.agent import Agent
-    from meup_agent.client.proposal_handle import Ttl
+    from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space
     from meup_agent.mcp.server.client_member import ClientMember, Login
     from meup_agent.session.settings import Token

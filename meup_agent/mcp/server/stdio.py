@@ -15,7 +15,7 @@ from mcp_types import INTERNAL_ERROR
 from meup_agent.mcp.sdk.messages import ForwardingReader
 from meup_agent.mcp.server.cancellation import CancellingStream, OpenStreams
 from meup_agent.mcp.server.space_server import NotJoined, SpaceHandlers, make_server
-from meup_agent.processes.piped import read_from, read_lines
+from meup_agent.processes.guarded import read_from, read_lines
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:

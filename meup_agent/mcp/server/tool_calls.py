@@ -15,9 +15,8 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from meup_agent.client.left_proposals import find_left, outcome_of_left
-from meup_agent.client.proposal import ProposalRecord
-from meup_agent.client.proposal_handle import resolve_ttl
+from meup_agent.client.proposal import ProposalRecord, resolve_ttl
+from meup_agent.client.proposal_feed import find_left, outcome_of_left
 from meup_agent.client.space import propose_request
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
@@ -48,8 +47,7 @@ from meup_agent.protocol.wire.payloads import MAX_LABEL_CHARS
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from meup_agent.client.proposal import ProposalRecord
-    from meup_agent.client.proposal_handle import ProposalHandle, Ttl
+    from meup_agent.client.proposal import ProposalHandle, ProposalRecord, Ttl
     from meup_agent.client.space import Space
     from meup_agent.mcp.server.catalog import Ctx, Offer
     from meup_agent.mcp.server.client_member import ClientMember

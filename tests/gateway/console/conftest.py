@@ -46,7 +46,7 @@ PARTICIPANTS: dict[str, list[dict[str, Any]]] = {
 
 WAITS = (
     "meup_agent.gateway.console.presence.JOIN_SECONDS",
-    "meup_agent.approval.inbox.listing.FIRST_SECONDS",
+    "meup_agent.approval.inbox.item.FIRST_SECONDS",
     "meup_agent.gateway.console.pages.inbox.OUTCOME_SECONDS",
     "meup_agent.gateway.console.presence.JOIN_SECONDS",
 )

@@ -21,7 +21,7 @@ def _one_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SCREEN_SECONDS", 0),
         ("TURN_SECONDS", 0),
     ):
-        monkeypatch.setattr(f"meup_agent.approval.inbox.listing.{name}", value)
+        monkeypatch.setattr(f"meup_agent.approval.inbox.item.{name}", value)
     # A browser without a script opens no stream.
     monkeypatch.setattr("meup_agent.gateway.console.presence.STREAM_SECONDS", 0.0)
 

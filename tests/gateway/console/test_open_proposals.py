@@ -32,13 +32,13 @@ end: true
 def turns(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """One proposal is many here, and a screen shows one."""
     for name, value in (("MAX_AT_FIRST", 1), ("MAX_AWAITED", 0), ("MAX_AT_A_TURN", 1)):
-        monkeypatch.setattr(f"meup_agent.approval.inbox.listing.{name}", value)
+        monkeypatch.setattr(f"meup_agent.approval.inbox.item.{name}", value)
     begin_turns_after(monkeypatch, 0.0)
     return monkeypatch
 
 
 def begin_turns_after(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr("meup_agent.approval.inbox.listing.SCREEN_SECONDS", seconds)
+    monkeypatch.setattr("meup_agent.approval.inbox.item.SCREEN_SECONDS", seconds)
 
 
 class OpenSpace:

@@ -103,7 +103,7 @@ async def test_a_program_without_a_connection_is_ended() -> None:
 
 
 async def test_input_closes_first_and_the_group_dies_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.processes.piped.EXIT_SECONDS", 0.2)
+    monkeypatch.setattr("meup_agent.processes.guarded.EXIT_SECONDS", 0.2)
     async with started(sys.executable, "-c", STUBBORN) as process:
         async with ending(await told(process)):
             await process.end()

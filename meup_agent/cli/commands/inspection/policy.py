@@ -64,8 +64,8 @@ def check(
     Example: `meup policy check policy.yaml --journal journal.db --since 30d`
     """
     require_extra("a policy file")
+    from meup_agent.approval.policy.cases import samples_of
     from meup_agent.approval.policy.file import findings_of, load_policy
-    from meup_agent.approval.policy.samples import samples_of
 
     loaded = load_policy(file)
     if source.journal is not None or source.http is not None:

@@ -32,7 +32,7 @@ from meup_agent.cli.options import (
 from meup_agent.cli.render.formatting import name_some
 from meup_agent.cli.render.output import progress_line
 from meup_agent.cli.session import CommandSession
-from meup_agent.client.proposal_handle import ProposalHandle, Ttl, resolve_ttl
+from meup_agent.client.proposal import ProposalHandle, Ttl, resolve_ttl
 from meup_agent.client.schema_check import ArgumentChecker
 from meup_agent.errors import (
     ParticipantGone,

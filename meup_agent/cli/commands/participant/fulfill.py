@@ -21,7 +21,7 @@ from meup_agent.cli.failures import Failure, Misuse, code_for
 from meup_agent.cli.options import Args, ArgsFile, flag, option, seconds
 from meup_agent.cli.render.output import progress_line
 from meup_agent.cli.session import CommandSession
-from meup_agent.client.waits import TIMEOUT
+from meup_agent.client.messages import TIMEOUT
 from meup_agent.errors import OutcomeUnknown, OwnerUnknown, RequestError, ToolError
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.proposals.lifecycle import ProposalState
@@ -125,7 +125,7 @@ def fulfill(
             # It may have been withdrawn, or its id used again, while it was being read.
             record = await find(envelope.id, proposer=envelope.sender, digest=digest_of(record))
         if changes:
-            from meup_agent.approval.reviewer.told_rules import check_edit
+            from meup_agent.approval.reviewer.methods import check_edit
 
             given_now = as_object(params.get("arguments"))
             elsewhere = to if to != call.target else None

@@ -13,11 +13,10 @@ import anyio
 import typer
 
 from meup_agent.approval import Inbox, InboxItem, Verb
+from meup_agent.approval.inbox.preview import MAX_SHOWN, choose_scope, preview_scope
 from meup_agent.approval.policy.file import read_span
 from meup_agent.approval.policy.rules import CONFIRM_WORD
-from meup_agent.approval.yeses.preview import MAX_SHOWN, choose_scope, preview_scope
-from meup_agent.approval.yeses.scopes import YesScope, written_scope
-from meup_agent.approval.yeses.verbs import list_yeses, revoke_yes
+from meup_agent.approval.yeses import YesScope, list_yeses, revoke_yes, written_scope
 from meup_agent.causes import REASONS_TO_REJECT, Reason, declines
 from meup_agent.cli.address import ActingOptions
 from meup_agent.cli.arguments import did_you_mean, read_json
@@ -64,7 +63,7 @@ from meup_agent.wording import duration, format_proposed, shown_name, time_left
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from meup_agent.approval.yeses.preview import SeenCall, YesPreview
+    from meup_agent.approval.inbox.preview import SeenCall, YesPreview
     from meup_agent.protocol.wire.scoped_yes import KeptYes
 
 # --- reject ---
@@ -655,7 +654,7 @@ def list_all(
     async def act(session: CommandSession) -> None:
         kept = await list_yeses(session.space)
         if as_policy:
-            from meup_agent.approval.yeses.rules import write_policy
+            from meup_agent.approval.inbox.preview import write_policy
 
             text, left_out = write_policy(each.yes for each in kept if each.is_active)
             for each in left_out:

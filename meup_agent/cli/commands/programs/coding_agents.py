@@ -59,7 +59,7 @@ def acp(
 
 async def _serve(command: list[str], where: Address, door: JoiningDoor) -> int:
     from meup_agent.doors.acp import MAX_LINE_BYTES, AcpProxy
-    from meup_agent.processes.piped import OwnPipes, PipedProcess, read_lines
+    from meup_agent.processes.guarded import OwnPipes, PipedProcess, read_lines
 
     with OwnPipes() as editor:
         agent = PipedProcess(command, _environment())

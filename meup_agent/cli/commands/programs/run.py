@@ -15,8 +15,7 @@ from typing import Annotated, Final
 
 import typer
 
-from meup_agent.agent.agent import Agent
-from meup_agent.agent.script import no_run_on_import
+from meup_agent.agent.agent import Agent, no_run_on_import
 from meup_agent.cli.address import SpaceOptions
 from meup_agent.cli.failures import Failure, Misuse, failing_script, require_extra, run_joined
 from meup_agent.cli.options import LogLevel, argument, option

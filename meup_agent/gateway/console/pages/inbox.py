@@ -14,8 +14,7 @@ import anyio
 from starlette.responses import JSONResponse, Response
 
 from meup_agent.approval import Inbox, InboxItem
-from meup_agent.approval.inbox.item import Verb
-from meup_agent.approval.inbox.together import MAX_TOGETHER, why_alone
+from meup_agent.approval.inbox.item import MAX_TOGETHER, Verb, why_alone
 from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.causes import Reason
 from meup_agent.client.file_difference import read_written_file

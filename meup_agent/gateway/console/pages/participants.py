@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
 
-from meup_agent.client.management import Members
+from meup_agent.client.control import Members
 from meup_agent.client.space import Space
 from meup_agent.client.tool_changes import ToolDifference, accept_tools, read_difference
 from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown

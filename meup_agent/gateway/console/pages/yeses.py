@@ -9,9 +9,8 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from meup_agent.approval import InboxItem
-from meup_agent.approval.yeses.preview import MAX_SHOWN, choose_scope, preview_scope
-from meup_agent.approval.yeses.scopes import YesScope, read_scope
-from meup_agent.approval.yeses.verbs import revoke_yes
+from meup_agent.approval.inbox.preview import MAX_SHOWN, choose_scope, preview_scope
+from meup_agent.approval.yeses import YesScope, read_scope, revoke_yes
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered, UsageError
 from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect

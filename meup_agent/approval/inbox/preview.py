@@ -1,4 +1,4 @@
-"""Preview of a scope: the calls of the past and of now that it takes, and those near it."""
+"""Preview of a yes: the calls, past and waiting, that its scope takes, those near it, and rules."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ from contextlib import aclosing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from meup_agent.errors import MeupError
+from meup_agent.approval.policy.rules import AllowRule
+from meup_agent.approval.yeses import is_plain
+from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.protocol.wire.payloads import read_proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from meup_agent.approval.inbox.item import InboxItem
-    from meup_agent.approval.yeses.scopes import YesScope
+    from meup_agent.approval.yeses import YesScope
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.payloads import Call
+
 
 MAX_PAST: Final = 200
 """Decided proposals that are looked at, the latest."""
@@ -148,3 +151,52 @@ def _like(value: object) -> Iterable[Any]:
         return (f"{value}x", f"other {value}"[:80])
     upper = head.rpartition("/")[0]
     return (f"{upper}/other/{tail}" if upper else f"other/{tail}", f"{head}/a/{tail}", f"{head}/.a")
+
+
+NOTE: Final = "Yeses as rules: without their ends and counts, so read each before you take it."
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from meup_agent.protocol.wire.scoped_yes import ScopedYes
+
+
+def rule_of(yes: ScopedYes) -> AllowRule:
+    """The rule that allows what a yes covers, without its end and its count.
+
+    Raises:
+        ConfigurationError: A policy has no rule for it.
+    """
+    if yes.arguments == {}:
+        raise ConfigurationError(
+            f"{yes.name}: it is for calls without arguments, which no rule tells from others"
+        )
+    for what, each in (("tool", yes.tool), ("target", yes.target), ("proposer", yes.proposer)):
+        if not is_plain(each):
+            raise ConfigurationError(f"{yes.name}: its {what} {each!r} would mean others in a rule")
+    others = None if yes.arguments is None else yes.others or None
+    return AllowRule(
+        yes.tool,
+        arguments=yes.arguments,
+        target=yes.target,
+        proposer=yes.proposer,
+        others=others,
+        name=yes.name,
+    )
+
+
+def write_policy(yeses: Iterable[ScopedYes]) -> tuple[str, list[str]]:
+    """A policy file of some yeses, and why some of them are not in it."""
+    from meup_agent.approval.policy.decider import Policy
+    from meup_agent.approval.policy.file import policy_text
+
+    rules: list[AllowRule] = []
+    left_out: list[str] = []
+    for yes in yeses:
+        try:
+            rule = rule_of(yes)
+            Policy([rule])
+            rules.append(rule)
+        except ConfigurationError as error:
+            left_out.append(str(error))
+    return policy_text(rules, NOTE), left_out
