@@ -30,11 +30,10 @@ from meup_agent.gateway.edge.websocket import WebSocketConnection
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.archive import Archive
-from meup_agent.gateway.journal.database import Database
 from meup_agent.gateway.journal.decisions import SEGMENT_ENTRIES, DecisionQuery
 from meup_agent.gateway.journal.engines import ENGINES
 from meup_agent.gateway.journal.rows import checked_row, checksum, rows_query
-from meup_agent.gateway.journal.sqlite import SqliteJournal
+from meup_agent.gateway.journal.sqlite import Database, SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.reach.bursts import BurstTracker, InboxNotice, plain_name
 from meup_agent.gateway.reach.notices import make_services

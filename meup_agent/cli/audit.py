@@ -263,7 +263,7 @@ async def read_file(
     belongs to them, if it is given and the file can tell.
     """
     # Loaded here: SQLite is not needed where a gateway is asked.
-    from meup_agent.gateway.journal.places import open_archive, place_of
+    from meup_agent.gateway.journal.engines import open_archive, place_of
 
     place = place_of(file)
     shown = str(file) if place.path is not None else f"on {place.name}"

@@ -208,6 +208,11 @@ class NatsConfig:
             raise ConfigurationError("expected 'user' and 'password' together, or neither")
 
     @property
+    def place(self) -> str:
+        """The servers, for people; without a user or password that stands in an address."""
+        return "NATS at " + ", ".join(each.rpartition("@")[2] for each in self.servers)
+
+    @property
     def known_token(self) -> str:
         """The token of the cluster; empty: there is none."""
         return self.cluster_token or self.cluster_token_file or ""

@@ -14,8 +14,7 @@ import anyio.to_thread
 from meup_agent.cli.cluster.members import REVIEWER, AgentGroup, Calls, ReadEntry, Record
 from meup_agent.cli.cluster.programs import PREFIX, SPACE
 from meup_agent.gateway.config import NatsConfig
-from meup_agent.gateway.journal.nats.client import ApiError, NoAnswer
-from meup_agent.gateway.journal.nats.link import Link
+from meup_agent.gateway.journal.nats.link import ApiError, Link, NoAnswer
 from meup_agent.gateway.journal.nats.log import SpaceLog
 from meup_agent.gateway.journal.nats.records import (
     ForeignMessage,

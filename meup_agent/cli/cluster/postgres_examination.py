@@ -15,12 +15,14 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 from meup_agent.gateway.cluster.membership import config_parts, differing_parts
 from meup_agent.gateway.journal.postgres import tables
-from meup_agent.gateway.journal.postgres.log import look, read_parts, try_rights
-from meup_agent.gateway.journal.postgres.session import (
+from meup_agent.gateway.journal.postgres.log import (
     DatabaseSession,
+    look,
     owner_name,
     postgres_of,
+    read_parts,
     refusing,
+    try_rights,
 )
 from meup_agent.gateway.journal.postgres.tables import name_of
 

@@ -61,7 +61,7 @@ def check_streams(config: Config) -> str:
     nats = config.journal.nats
     if nats is None:
         return ""
-    from meup_agent.gateway.journal.nats.archive import NatsArchive
+    from meup_agent.gateway.journal.nats.journal import NatsArchive
 
     archive = NatsArchive(nats, [space.id for space in config.spaces])
     try:

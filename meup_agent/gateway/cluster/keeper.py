@@ -24,10 +24,10 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.cluster.checks import check_several
 from meup_agent.gateway.cluster.membership import ClusterMembership, config_parts
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, next_owner, owner_of, plan_for
-from meup_agent.gateway.journal.nats.journal import NatsJournal, max_frame_bytes, node_name
+from meup_agent.gateway.cluster.shared import SharedValues
+from meup_agent.gateway.journal.nats.journal import NatsJournal, max_frame_bytes
 from meup_agent.gateway.journal.nats.link import Link
-from meup_agent.gateway.journal.nats.values import NatsValues
-from meup_agent.gateway.journal.waiting import WaitingRoom
+from meup_agent.gateway.journal.waiting import WaitingRoom, node_name
 from meup_agent.gateway.limits import check_message_size
 
 if TYPE_CHECKING:
@@ -365,8 +365,7 @@ async def keep_spaces(
     link.open()
     try:
         check_message_size(max_frame_bytes(link), config.limits.max_message_bytes)
-        finding = asyncio.run_coroutine_threadsafe(link.find_jetstream(), link.loop)
-        await asyncio.wrap_future(finding)
+        await link.do(link.find_jetstream())
         membership = ClusterMembership(
             link,
             nats.prefix,
@@ -375,7 +374,7 @@ async def keep_spaces(
             nats.advertise or "",
             nats.known_token,
         )
-        runtime.open_values = partial(NatsValues, link, nats)
+        runtime.open_values = partial(SharedValues, link, nats)
         runtime.node = membership.node
         keeper = SpaceKeeper(runtime, journal, link, membership, now)
         try:

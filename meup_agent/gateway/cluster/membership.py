@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -72,8 +72,6 @@ QUESTION_BYTES: Final = 16
 
 MAX_GONE: Final = 1_000
 """Gateways that have gone whose last number is known, so that nobody brings them back by it."""
-
-T = TypeVar("T")
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _read_heartbeat: Final = msgspec.msgpack.Decoder(NodeHeartbeat).decode
@@ -313,7 +311,7 @@ class ClusterMembership:
         """
         await self._subscribe("beat", self._on_heartbeat)
         await self._subscribe(f"ask.{self.nonce}", self._on_question)
-        said = await self._in_link(self.link.request(self._subject("hello"), b"", HELLO_SECONDS))
+        said = await self.link.do(self.link.request(self._subject("hello"), b"", HELLO_SECONDS))
         if said is not None:
             self._hear(said)
         self._tell()
@@ -441,7 +439,7 @@ class ClusterMembership:
         """
         question = secrets.token_bytes(QUESTION_BYTES)
         asking = self.link.request(self._subject(f"ask.{nonce}"), question, seconds)
-        answer = await self._in_link(asking)
+        answer = await self.link.do(asking)
         return None if answer is None else self._signer.read(answer, question)
 
     async def _tick(self) -> None:
@@ -518,12 +516,9 @@ class ClusterMembership:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(then, *arguments)
 
-    async def _in_link(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.link.loop))
-
     async def _subscribe(self, what: str, then: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
         self._subscriptions.append(
-            await self._in_link(self.link.subscribe(self._subject(what), then))
+            await self.link.do(self.link.subscribe(self._subject(what), then))
         )
 
 

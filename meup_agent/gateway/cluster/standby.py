@@ -23,13 +23,14 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.cluster.checks import refuse_output_logs
 from meup_agent.gateway.cluster.membership import config_parts, refuse_differing
 from meup_agent.gateway.journal.postgres.journal import PostgresJournal
-from meup_agent.gateway.journal.postgres.log import InUse, OwnedLog
-from meup_agent.gateway.journal.postgres.session import (
+from meup_agent.gateway.journal.postgres.log import (
+    InUse,
     NotReached,
-    node_name,
+    OwnedLog,
     place_of,
     postgres_of,
 )
+from meup_agent.gateway.journal.waiting import node_name
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig

@@ -12,15 +12,16 @@ from urllib.parse import quote
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.damage import (
+    BUSY_SECONDS,
     Survey,
     check_structure,
+    error_text,
     find_damage,
     is_damage,
     survey,
     wal_of,
     write_readable,
 )
-from meup_agent.gateway.journal.database import BUSY_SECONDS, error_text
 from meup_agent.gateway.journal.decisions import (
     INDEX_TABLES,
     Chains,
@@ -235,24 +236,20 @@ class Archive:
 
     @property
     def spaces(self) -> list[str]:
-        """See :attr:`JournalArchive.spaces`."""
         holding = self._ask("SELECT DISTINCT space FROM fact ORDER BY space")
         return list(dict.fromkeys(name for (name,) in [*self._ask(_SPACES), *holding]))
 
     def latest(self, space: str) -> int:
-        """See :meth:`JournalArchive.latest`."""
         ((found,),) = self._ask("SELECT max(seq) FROM entry WHERE space = ?", space)
         return found or 0
 
     def before(self, space: str, at: int) -> int:
-        """See :meth:`JournalArchive.before`."""
         ((found,),) = self._ask("SELECT max(seq) FROM entry WHERE space = ? AND at < ?", space, at)
         return found or 0
 
     def read(
         self, space: str, *, after: int, until: int, limit: int, kinds: tuple[str, ...] = ()
     ) -> tuple[Entry, ...]:
-        """See :meth:`JournalArchive.read`."""
         where = "WHERE space = ? AND seq > ? AND seq <= ? ORDER BY seq"
         query, size = rows_query(where), 0
         found: list[Entry] = []
@@ -276,19 +273,16 @@ class Archive:
         return tuple(found)
 
     def facts(self, space: str) -> dict[str, dict[str, Any]]:
-        """See :meth:`JournalArchive.facts`."""
         try:
             return dict(held_facts(self._connection, space))
         except (sqlite3.Error, ValueError) as error:
             raise self._is_damaged(str(error)) from None
 
     def seen(self, space: str) -> dict[str, int]:
-        """See :meth:`JournalArchive.seen`."""
         found = read_seen(self._connection)
         return {name: at for (of, name), at in found.items() if of == space}
 
     def find_chains(self, space: str, query: DecisionQuery) -> Chains | None:
-        """See :meth:`JournalArchive.find_chains`."""
         connection = self._connection
         try:
             with snapshot(connection):

@@ -50,6 +50,9 @@ from meup_agent.protocol.wire.envelope import encode_json
 MAX_NAMED: Final = 8
 """Ranges of damaged numbers that a sentence names."""
 
+BUSY_SECONDS: Final = 30.0
+"""Time for which another program may hold the file, say to copy it, before the gateway gives up."""
+
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB)
 """Errors of SQLite that a damaged file has; others, such as a lock, pass."""
 
@@ -203,6 +206,13 @@ def good_rows(connection: sqlite3.Connection, bad: list[int] | None = None) -> I
             yield row
         elif bad is not None:
             bad.append(values[0])
+
+
+def error_text(error: Exception) -> str:
+    """The reason that the system or SQLite gives, in lower case."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error)
 
 
 def is_damage(error: Exception) -> bool:

@@ -484,7 +484,6 @@ def read_open(
 
 
 def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> FoldBegin:
-    """See :meth:`~meup_agent.protocol.space.journal.Journal.find_begin`."""
     nth = "SELECT seq FROM proposal WHERE space = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
     with snapshot(connection), suppress(DamagedIndex):
         if found := connection.execute(nth, (space, proposals)).fetchone():
@@ -498,7 +497,6 @@ def find_begin(connection: sqlite3.Connection, space: str, proposals: int) -> Fo
 
 
 def find_chain(connection: sqlite3.Connection, space: str, number: int) -> tuple[Entry, ...]:
-    """See :meth:`~meup_agent.protocol.space.journal.Journal.find_chain`."""
     with snapshot(connection), suppress(DamagedIndex):
         return tuple(read_chains(connection, space, [number]) or ())
     return ()

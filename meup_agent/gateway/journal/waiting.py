@@ -1,24 +1,51 @@
-"""The base of engines that keep an envelope later than they are given it: what waits for that."""
+"""The bases of engines that keep an envelope later than they are given it.
+
+All have what waits for that. Those that number the entries themselves have two threads, too, so
+that the gateway's loop never waits for a disk or a server.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import socket
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, Generic, TypeVar
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import anyio
+import anyio.to_thread
 import msgspec
 
+from meup_agent.gateway.journal.rows import Row, row_of
 from meup_agent.protocol.space.decisions import (
+    DecisionFollower,
     DecisionRow,
     HistoryPage,
     HistoryQuery,
+    ProposalChange,
     select_decisions,
 )
-from meup_agent.protocol.space.journal import MAX_DECISIONS, Entry, FoldBegin, ignore
+from meup_agent.protocol.space.journal import (
+    MAX_DECISIONS,
+    MAX_SEQ,
+    Entry,
+    Fact,
+    FoldBegin,
+    NumberRange,
+    ignore,
+    without_marks,
+)
+
+if TYPE_CHECKING:
+    from meup_agent.gateway.config import JournalConfig, NatsConfig, PostgresConfig
+    from meup_agent.protocol.wire.envelope import Envelope
+
 
 MAX_PENDING: Final = 10_000
 """Envelopes, and calls that wait for them; with more, members are not read from until it is
@@ -29,6 +56,11 @@ MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
 
 A_TURN: Final = 256
 """Envelopes that are delivered in one turn of the loop, so that what else is due is not late."""
+
+
+def node_name(config: NatsConfig | PostgresConfig) -> str:
+    """The gateway's name, for people."""
+    return config.node or socket.gethostname()
 
 
 class Lost(Exception):
@@ -95,7 +127,6 @@ class DecisionTable:
             del self.rows[next(iter(self.rows))]
 
     def find(self, space: str, query: HistoryQuery) -> HistoryPage:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`."""
         return select_decisions((row for row in self.rows.values() if row.space == space), query)
 
 
@@ -133,7 +164,6 @@ class WaitingJournal(ABC, Generic[W]):
         """The entry, from now on delivered; ``None``: it is not kept yet."""
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.call_when_kept`."""
         if self._ended:
             return
         if self._pending:
@@ -153,7 +183,6 @@ class WaitingJournal(ABC, Generic[W]):
         then(())
 
     async def flush(self, timeout: float) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.flush`."""
         if self._ended:
             return
         done = anyio.Event()
@@ -222,3 +251,389 @@ class WaitingJournal(ABC, Generic[W]):
     def _unless_ended(self, then: Callable[..., object], *told: object) -> None:
         if not self._ended:
             then(*told)
+
+
+# --- two threads: one writes, the other reads pages ---
+# So the gateway's loop never waits for a disk or a server.
+
+STEP: Final = 500
+"""Envelopes that are forgotten at a time at least, so that writing waits for no more than that."""
+
+INTERVAL: Final = 1.0
+"""Seconds between two looks at the age of the oldest, while nothing is written."""
+
+MAX_BATCH: Final = 2_048
+"""Envelopes that are committed together."""
+
+C = TypeVar("C")
+
+Then = Callable[[Any], None]
+
+
+class WriteJob(NamedTuple):
+    """An envelope to write, with facts that hold from then on.
+
+    It has the floor of its space, where it is the first envelope of that.
+    """
+
+    row: Row
+    facts: tuple[Fact, ...] = ()
+    floor: int | None = None
+    names: tuple[int, ...] = ()  # hashed
+    proposals: Sequence[DecisionRow] = ()  # as they are from then on
+
+
+class _JournalThread(threading.Thread):
+    """A thread of the journal, which tells its failure and ends.
+
+    A daemon, so that a process that is ending does not wait for a disk that hangs.
+    """
+
+    on_failed: Callable[[Exception], object]
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        super().__init__(target=work, name=f"meup-journal-{name}", daemon=True)
+
+    def run(self) -> None:
+        """Work until the end."""
+        try:
+            super().run()
+        except Exception as error:
+            self.on_failed(error)
+
+
+class WriterThread(_JournalThread, ABC):
+    """Writes what is handed to it, in batches, in order, and applies the retention in between.
+
+    In its thread it tells the last number that was committed, or the failure after which nothing is
+    written. An engine says how a batch is written, and which of the oldest are forgotten.
+
+    Attributes:
+        on_written: Told the number up to which all is kept.
+        on_failed: Told why nothing more is.
+    """
+
+    on_written: Callable[[int], object]
+
+    def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
+        super().__init__("writer", self._work)
+        self._max_age = None if config.max_age is None else round(config.max_age * 1_000_000)
+        self._max_bytes = config.max_bytes
+        self._now = now
+        self._waiting: list[WriteJob] = []
+        self._notes: dict[object, tuple[str, tuple[Any, ...]]] = {}
+        self._stopping = False
+        self._changed = threading.Condition()
+        self._since = STEP  # written since the oldest were looked at
+        self._looked = 0
+        self._more = False
+
+    # --- called on other threads --------------------------------------------------------------
+
+    def put(self, work: Sequence[WriteJob]) -> None:
+        """Hand over what is to be written next."""
+        with self._changed:
+            self._waiting += work
+            self._changed.notify()
+
+    def note(self, key: object, statement: str, *values: Any) -> None:
+        """Execute a statement next, in place of an earlier one with that key."""
+        with self._changed:
+            self._notes[key] = statement, values
+            self._changed.notify()
+
+    def stop(self, *, discard: bool = False) -> None:
+        """End when everything is written, or at once."""
+        with self._changed:
+            self._stopping = True
+            if discard:
+                self._waiting.clear()
+            self._changed.notify()
+
+    # --- an engine ----------------------------------------------------------------------------
+
+    @property
+    def interval(self) -> float | None:
+        """Seconds after which to look again though nothing was written; ``None``: never."""
+        return None if self._max_age is None and self._max_bytes is None else INTERVAL
+
+    @abstractmethod
+    def _execute(self, statement: str, values: tuple[Any, ...]) -> None:
+        """Execute a statement."""
+
+    @abstractmethod
+    def _write(self, work: Sequence[WriteJob]) -> None:
+        """Commit a batch, all or nothing; an empty one where nothing came for a while."""
+
+    @abstractmethod
+    def _find_old(self, limit: int, oldest: int, max_bytes: int | None) -> int | None:
+        """The last number of those before a time, or too much for so many bytes, of so many."""
+
+    @abstractmethod
+    def _forget(self, until: int) -> None:
+        """Forget all up to a number."""
+
+    def _shrink(self) -> bool:
+        """Give back what is empty; true if there is more of it."""
+        return False
+
+    # --- the thread ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        more = self.step()
+        while (work := self._next(wait=not more)) is not None:
+            self._write(work)
+            if work:
+                self.on_written(work[-1].row.seq)
+            more = self.step(len(work))
+
+    def _next(self, *, wait: bool) -> list[WriteJob] | None:
+        """The next batch, empty if it is time to forget something; ``None`` at the end."""
+        with self._changed:
+            if wait and not (self._waiting or self._notes or self._stopping):
+                self._changed.wait(self.interval)
+            notes, self._notes = self._notes, {}
+            is_over = self._stopping and not self._waiting
+            work = self._waiting[:MAX_BATCH]
+            del self._waiting[:MAX_BATCH]
+        for note in notes.values():
+            self._execute(*note)
+        return None if is_over else work
+
+    def step(self, written: int = 0) -> bool:
+        """Forget some of the oldest, more than were written since; true if there may be more."""
+        self._since += written
+        now = self._now()
+        is_time = self._since >= STEP or not 0 <= now - self._looked < INTERVAL * 1_000_000
+        if (self._max_age is None and self._max_bytes is None) or not (self._more or is_time):
+            return False
+        limit = max(STEP, 2 * self._since)
+        self._since, self._looked = 0, now
+        oldest = 0 if self._max_age is None else now - self._max_age
+        until = self._find_old(limit, oldest, self._max_bytes)
+        if until is None:
+            self._more = self._shrink()
+        else:
+            self._forget(until)
+            self._more = True
+        return self._more
+
+
+class JournalReader(_JournalThread, Generic[C]):
+    """Runs queries on a connection, one after the other.
+
+    A reader asks for a page when its last one has come, so what waits here is bounded by the number
+    of the readers. Results and failures are told in this thread, which alone has the connection.
+    """
+
+    on_read: Callable[[Then, Any], object]
+
+    def __init__(self, connection: C) -> None:
+        super().__init__("reader", self._work)
+        self._connection = connection
+        self._jobs: SimpleQueue[tuple[Callable[[C], Any], Then] | None] = SimpleQueue()
+
+    def ask(self, query: Callable[[C], Any], then: Then) -> None:
+        """Queue a query, whose result the other takes in the loop."""
+        self._jobs.put((query, then))
+
+    def stop(self) -> None:
+        """End after what has been asked for."""
+        self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            query, then = job
+            self.on_read(then, query(self._connection))
+
+
+# --- engines that number the entries themselves, over all spaces of the one gateway ---
+
+log = logging.getLogger("meup_agent.gateway")
+
+CLOSE_SECONDS: Final = 5.0
+"""For a thread to end; a store that hangs longer keeps its thread, and not the gateway."""
+
+RECOVER_PAGE: Final = 1_000
+"""Entries that are read at a time when a gateway starts."""
+
+MAX_RECOVERED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of frames that are read when a gateway starts; of the latest entries."""
+
+
+class NumberedEntry(PendingEntry):
+    """An entry that waits to be kept; it has its number already."""
+
+    entry: Entry
+
+
+class NumberedJournal(WaitingJournal[NumberedEntry]):
+    """A part of a :class:`~meup_agent.protocol.space.journal.Journal`: it numbers what it is given.
+
+    An engine sets ``_start``, the number after which this start begins, and what its store has of
+    the spaces, and starts two threads: one writes what is handed to it, in order, and tells
+    (:meth:`_on_written`); the other reads pages.
+    """
+
+    _writer: WriterThread
+    _reader: JournalReader[Any]
+
+    def __init__(self, room: WaitingRoom | None = None) -> None:
+        super().__init__(room)
+        # Of each space; floors are raised by who forgets.
+        self._floors: dict[str, int] = {}
+        self._latest: dict[str, int] = {}
+        self._seen: dict[tuple[str, str], int] = {}
+        self._proposals = DecisionFollower()
+        self._start = self._seq = self._committed = 0
+        self._work: list[WriteJob] = []
+
+    def _begin(self, start: int) -> None:
+        self._start = self._seq = self._committed = start
+
+    def _begin_threads(self, writer: WriterThread, reader: JournalReader[Any]) -> None:
+        self._writer, self._reader = writer, reader
+        writer.on_written = partial(self._to_loop, self._on_written)
+        reader.on_read = self._to_loop
+        for thread in (writer, reader):
+            thread.on_failed = partial(self._to_loop, self._on_failed)
+            thread.start()
+
+    @property
+    @abstractmethod
+    def _place(self) -> str:
+        """The store, for people."""
+
+    @abstractmethod
+    def _close_store(self) -> None:
+        """Close the store, whose threads have ended."""
+
+    @abstractmethod
+    def _on_failed(self, error: Exception) -> None:
+        """Fail, since one of the threads did."""
+
+    @abstractmethod
+    def _note_seen(self, space: str, participant: str, at: int) -> None:
+        """Write what a participant has seen; called on the gateway's loop."""
+
+    def _hash_names(self, entry: Entry) -> tuple[int, ...]:
+        """The names in an entry for an index of them, of a store that has one."""
+        return ()
+
+    @property
+    def max_frame_bytes(self) -> int | None:
+        return None
+
+    def append(
+        self,
+        space: str,
+        at: int,
+        envelope: Envelope,
+        facts: tuple[Fact, ...],
+        then: Callable[[Entry], None],
+        changes: tuple[ProposalChange, ...] = (),
+    ) -> None:
+        if self._ended:
+            return
+        seq = self._seq + 1
+        entry = Entry(seq, space, at, envelope, facts)
+        row = row_of(entry)
+        floor = None
+        if space not in self._floors:
+            floor = self._floors[space] = self._start
+        self._seq = self._latest[space] = seq
+        if not self._work:
+            # Everything that comes in one turn of the loop is handed over together.
+            self._loop.call_soon(self._hand_over)
+        rows = self._proposals.follow(seq, space, changes) if changes else ()
+        held = without_marks(facts) if facts else ()
+        self._work.append(WriteJob(row, held, floor, self._hash_names(entry), rows))
+        size = len(row.frame)
+        self._pending.append(NumberedEntry(then, size, entry))
+        self._room.enter(size)
+
+    def seen(self, space: str, participant: str) -> int:
+        return self._seen.get((space, participant), 0)
+
+    def mark_seen(self, space: str, participant: str, at: int) -> None:
+        if at > self.seen(space, participant) and not self._ended:
+            self._seen[space, participant] = at
+            self._note_seen(space, participant, at)
+
+    def floor(self, space: str) -> int:
+        return self._floors.get(space, self._start)
+
+    def latest(self, space: str) -> int:
+        return self._latest.get(space) or self.floor(space)
+
+    def resume_from(self, space: str, seen: int) -> int:
+        floor = self.floor(space)
+        return seen if floor <= seen <= self.latest(space) else floor
+
+    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
+        """See :meth:`~meup_agent.protocol.space.journal.Journal.damaged`; the store finds it."""
+        return ()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        self._hand_over()
+        self._writer.stop()
+        self._reader.stop()
+        closed = False
+        with anyio.CancelScope(shield=True):
+            closed = await anyio.to_thread.run_sync(self._close)
+        lost = sum(isinstance(each, NumberedEntry) for each in self._pending)
+        self._end()
+        if not closed:
+            said = "%s hangs; %d messages that waited for it are lost"
+            log.error(said, self._place, lost)
+
+    def abandon(self) -> None:
+        self._end()
+        self._work.clear()
+        self._writer.stop(discard=True)
+        self._reader.stop()
+
+    def _close(self) -> bool:
+        for thread in (self._writer, self._reader):
+            thread.join(CLOSE_SECONDS)
+            if thread.is_alive():
+                return False
+        self._close_store()
+        return True
+
+    # --- results of the threads -----------------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        work, self._work = self._work, []
+        if work:
+            self._writer.put(work)
+
+    def _on_written(self, seq: int) -> None:
+        self._committed = seq
+        if not self._is_delivering:
+            self._deliver()
+
+    def _kept_entry(self, waiting: NumberedEntry) -> Entry | None:
+        entry = waiting.entry
+        return entry if entry.seq <= self._committed else None
+
+
+def latest_entries(
+    read_back: Callable[[int, int], tuple[Entry, ...]], since: int, limit: int
+) -> tuple[Entry, ...]:
+    """The latest entries from a time on, oldest first.
+
+    ``read_back`` takes a number and a count: the last entries up to there, so many, oldest first.
+    """
+    found: deque[Entry] = deque()
+    until, size = MAX_SEQ, 0
+    while len(found) < limit and size < MAX_RECOVERED_BYTES:
+        page = read_back(until, min(RECOVER_PAGE, limit - len(found)))
+        found.extendleft(entry for entry in reversed(page) if entry.at >= since)
+        if not page or page[0].at < since:
+            break
+        until = page[0].seq - 1
+        size += sum(len(entry.envelope.frame) for entry in page)
+    return tuple(found)

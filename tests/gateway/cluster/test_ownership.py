@@ -7,9 +7,9 @@ one's beginning; and an owner that nobody replaced loses nothing.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from random import Random
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats import log as nats_log
-from meup_agent.gateway.journal.nats.client import ApiError, NoAnswer
-from meup_agent.gateway.journal.nats.link import Link, Published
+from meup_agent.gateway.journal.nats import records
+from meup_agent.gateway.journal.nats.link import ApiError, Link, NoAnswer, Published
 from meup_agent.gateway.journal.nats.log import SpaceLog, Waiting
 from meup_agent.gateway.journal.nats.records import (
     Batch,
@@ -50,6 +50,9 @@ class Stream:
         return True
 
 
+T = TypeVar("T")
+
+
 class FaultyLink:
     """A way to the stream on which anything may be late or get lost, until it is mended."""
 
@@ -61,9 +64,8 @@ class FaultyLink:
         self.random = random
         self.is_mended = False
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        return asyncio.get_running_loop()
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return await work
 
     @property
     def is_usable(self) -> bool:
@@ -91,7 +93,7 @@ class FaultyLink:
             is_kept = self.stream.append(body, expected)
             if fate == "kept":
                 if not is_kept:
-                    raise ApiError(nats_log.WRONG_LAST_SEQUENCE, "wrong last sequence")
+                    raise ApiError(records.WRONG_LAST_SEQUENCE, "wrong last sequence")
                 return len(self.stream.bodies)
         await self._pass_time()
         raise NoAnswer(fate)

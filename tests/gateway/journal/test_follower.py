@@ -19,9 +19,8 @@ from nats.aio.msg import Msg
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.journal.nats import follower as nats_follower
-from meup_agent.gateway.journal.nats.client import NoAnswer
 from meup_agent.gateway.journal.nats.follower import LogFollower
-from meup_agent.gateway.journal.nats.link import Link, Published
+from meup_agent.gateway.journal.nats.link import Link, NoAnswer, Published
 from meup_agent.gateway.journal.nats.log import SpaceLog
 from meup_agent.gateway.journal.nats.records import (
     MAX_BATCH,

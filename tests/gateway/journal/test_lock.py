@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal import database as database_module
-from meup_agent.gateway.journal.database import FileLock
+from meup_agent.gateway.journal import sqlite as sqlite_module
+from meup_agent.gateway.journal.sqlite import FileLock
 from tests.gateways import Database
 
 HOLD = """
 import sys
 from pathlib import Path
-from meup_agent.gateway.journal.database import Database
+from meup_agent.gateway.journal.sqlite import Database
 database = Database(Path(sys.argv[1]), "normal")
 print("held", flush=True)
 sys.stdin.readline()
@@ -28,7 +28,7 @@ TRY = """
 import sys
 from pathlib import Path
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.database import Database
+from meup_agent.gateway.journal.sqlite import Database
 try:
     Database(Path(sys.argv[1]), "normal").close()
 except ConfigurationError as error:
@@ -154,7 +154,7 @@ def test_failed_lock_leaves_no_descriptor_open(path: Path) -> None:
 
 @pytest.fixture
 def no_descriptor_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database_module, "HAS_DESCRIPTOR_LOCKS", False)
+    monkeypatch.setattr(sqlite_module, "HAS_DESCRIPTOR_LOCKS", False)
 
 
 @pytest.mark.usefixtures("no_descriptor_locks")
@@ -162,7 +162,7 @@ def no_descriptor_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lock_beside_the_file_is_that_of_the_file_itself(path: Path, name: str) -> None:
     database = Database(path, "normal")
     other = named(path, name)
-    database_module._held.clear()  # as another process, which knows nothing of this one
+    sqlite_module._held.clear()  # as another process, which knows nothing of this one
     try:
         with pytest.raises(ConfigurationError, match="another gateway's"):
             Database(other, "normal")

@@ -22,16 +22,16 @@ from websockets.exceptions import InvalidStatus
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig, RunningGateway, serve
+from meup_agent.gateway.cluster.shared import SharedValues
 from meup_agent.gateway.config import NatsConfig
 from meup_agent.gateway.console import Console
-from meup_agent.gateway.journal.nats import link, records, tail
-from meup_agent.gateway.journal.nats.client import NatsClient, NoAnswer
+from meup_agent.gateway.journal.nats import link, records
+from meup_agent.gateway.journal.nats import log as nats_log
 from meup_agent.gateway.journal.nats.follower import LogFollower, NoFold
 from meup_agent.gateway.journal.nats.journal import NatsJournal
+from meup_agent.gateway.journal.nats.link import NatsClient, NoAnswer, Publisher
 from meup_agent.gateway.journal.nats.log import SpaceLog
-from meup_agent.gateway.journal.nats.publisher import Publisher
 from meup_agent.gateway.journal.nats.records import encode_batch, token_of
-from meup_agent.gateway.journal.nats.values import NatsValues
 from tests.gateway.conftest import envelope
 from tests.gateway.console.conftest import Browser
 from tests.gateway.journal.conftest import (
@@ -197,7 +197,7 @@ async def test_what_is_new_is_handed_over_and_asked_for_after_a_break(
         stream = f"{config.prefix}-demo"
         for number in (9, 10):
             (consumer,) = await jetstream.consumers_info(stream)
-            assert consumer.config.inactive_threshold == tail.FORGOTTEN_SECONDS
+            assert consumer.config.inactive_threshold == nats_log.FORGOTTEN_SECONDS
             await jetstream.delete_consumer(stream, consumer.name)
             with anyio.fail_after(PATIENCE):
                 while follower.is_handed_over():  # noqa: ASYNC110 - the next line is what tells
@@ -215,8 +215,8 @@ async def test_what_is_new_is_handed_over_and_asked_for_after_a_break(
 async def test_who_is_told_nothing_asks_again(
     wire: Wire, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(tail, "SILENT_SECONDS", 0.6)
+    monkeypatch.setattr(nats_log, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(nats_log, "TAIL_SILENT_SECONDS", 0.6)
     config = nats_config(path)
     there = replace(config, servers=(wire.url,))
     async with journal_at(config, clock) as owner, following(there, clock) as follower:
@@ -235,9 +235,9 @@ async def test_a_takeover_that_fails_ends_what_is_handed_over_in_its_thread(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, ended = nats_config(path), list[str]()
-    end = tail.LogTail.end
+    end = nats_log.LogTail.end
 
-    def end_noted(self: tail.LogTail) -> None:
+    def end_noted(self: nats_log.LogTail) -> None:
         ended.append(threading.current_thread().name)
         end(self)
 
@@ -245,7 +245,7 @@ async def test_a_takeover_that_fails_ends_what_is_handed_over_in_its_thread(
         await kept(owner, chat(1))
         await follower.comes("1")
         assert follower.is_handed_over()
-        monkeypatch.setattr(tail.LogTail, "end", end_noted)
+        monkeypatch.setattr(nats_log.LogTail, "end", end_noted)
         refused = patch.object(SpaceLog, "open", side_effect=ConfigurationError("refused"))
         with refused, pytest.raises(ConfigurationError, match="refused"):
             await follower.journal.open("demo", Seen)
@@ -750,7 +750,7 @@ async def test_listed_permissions_are_all_that_it_needs(
                 assert len(journal.recover("demo", since=0, limit=9).facts) == number + 1
         async with journal_at(config, clock) as journal:
             for name in ("sessions", "links", "facts"):
-                values = NatsValues(journal.link, config, name, 0 if name == "facts" else 600)
+                values = SharedValues(journal.link, config, name, 0 if name == "facts" else 600)
                 assert await values.add("==a", b"1") == b"1"
                 assert await values.add("==a", b"2") == b"1"
                 await values.put("==a", b"3")

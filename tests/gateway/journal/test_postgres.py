@@ -20,12 +20,10 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
 from meup_agent.gateway.config import PostgresConfig
 from meup_agent.gateway.journal.postgres import tables
-from meup_agent.gateway.journal.postgres.archive import PostgresArchive
-from meup_agent.gateway.journal.postgres.journal import PostgresJournal
-from meup_agent.gateway.journal.postgres.log import OwnedLog, check
-from meup_agent.gateway.journal.postgres.session import DatabaseSession, Ended
+from meup_agent.gateway.journal.postgres.journal import PostgresArchive, PostgresJournal
+from meup_agent.gateway.journal.postgres.log import DatabaseSession, Ended, OwnedLog, check
 from meup_agent.gateway.journal.rows import row_of
-from meup_agent.gateway.journal.threads import WriteJob
+from meup_agent.gateway.journal.waiting import WriteJob
 from meup_agent.protocol.proposals.lifecycle import ProposalState
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import (
@@ -305,7 +303,7 @@ async def test_a_server_that_hangs_is_told_of_and_goes_on(path: Path, clock: Clo
 async def test_a_server_that_hangs_holds_up_no_end(path: Path, clock: Clock) -> None:
     server = PostgresServer()
     try:
-        with patch("meup_agent.gateway.journal.numbered.CLOSE_SECONDS", 0.01):
+        with patch("meup_agent.gateway.journal.waiting.CLOSE_SECONDS", 0.01):
             async with journal_at(postgres_config(path, server), clock) as journal:
                 await kept(journal, chat(0))
                 server.pause()
@@ -326,7 +324,7 @@ async def test_a_session_ends_while_its_connection_is_set_up(config: PostgresCon
             session.ask("SELECT 1")
 
     asks = f"SELECT count(*) FROM pg_stat_activity WHERE application_name = {name}"
-    with patch("meup_agent.gateway.journal.postgres.session._SET_UP", hangs):
+    with patch("meup_agent.gateway.journal.postgres.log._SET_UP", hangs):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, ask)
             with anyio.fail_after(PATIENCE):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.journal.decisions import SegmentBuilder
-from meup_agent.gateway.journal.file_writer import SPARE_PAGES, FileWriter
+from meup_agent.gateway.journal.sqlite import SPARE_PAGES, FileWriter
 from tests.gateway.journal.conftest import NOW, Clock, chat, ids, kept, opened, read
 from tests.gateways import SqliteJournal
 from tests.spaces import Fact, MemoryJournal

@@ -291,7 +291,7 @@ def copy(
     """
     require_extra("a gateway")
     from meup_agent.gateway.journal.copying import copy_journal
-    from meup_agent.gateway.journal.places import place_of
+    from meup_agent.gateway.journal.engines import place_of
     from meup_agent.gateway.runtime import wall_clock
 
     log_to_stderr("warning")

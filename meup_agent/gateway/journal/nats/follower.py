@@ -19,11 +19,9 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import anyio
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.nats.client import NoAnswer
-from meup_agent.gateway.journal.nats.link import Link
-from meup_agent.gateway.journal.nats.log import Batches, LogPlace, OtherLog, SpaceLog
+from meup_agent.gateway.journal.nats.link import Link, NoAnswer
+from meup_agent.gateway.journal.nats.log import Batches, LogPlace, LogTail, OtherLog, SpaceLog
 from meup_agent.gateway.journal.nats.records import Checkpoint, ForeignMessage, read_batch
-from meup_agent.gateway.journal.nats.tail import LogTail
 from meup_agent.gateway.journal.waiting import DecisionTable
 from meup_agent.protocol.space.decisions import DecisionFollower, ProposalChange
 from meup_agent.protocol.space.journal import Entry, Fact, without_marks

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
 import msgspec
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.gateway.journal.nats.client import NoAnswer
+from meup_agent.gateway.journal.archive import ServerArchive
 from meup_agent.gateway.journal.nats.follower import (
     QUIET_SECONDS,
     F,
@@ -24,7 +23,7 @@ from meup_agent.gateway.journal.nats.follower import (
     LogFollower,
     NoFold,
 )
-from meup_agent.gateway.journal.nats.link import Link
+from meup_agent.gateway.journal.nats.link import ApiError, Link, NoAnswer
 from meup_agent.gateway.journal.nats.log import (
     CHECKPOINT_ENTRIES,
     CHECKPOINT_SECONDS,
@@ -36,35 +35,35 @@ from meup_agent.gateway.journal.nats.records import (
     FORMAT,
     Batch,
     Checkpoint,
+    ForeignMessage,
     Ownership,
+    decode_message,
     encode_entry,
     read_batch,
 )
 from meup_agent.gateway.journal.waiting import (
+    MAX_RECOVERED_BYTES,
     PendingEntry,
     WaitingJournal,
     WaitingRoom,
+    node_name,
 )
-from meup_agent.protocol.space.decisions import (
-    HistoryPage,
-    HistoryQuery,
-    ProposalChange,
-)
+from meup_agent.protocol.space.decisions import HistoryPage, HistoryQuery, ProposalChange
 from meup_agent.protocol.space.journal import (
     Entry,
     Fact,
     NumberRange,
     Recovered,
+    ignore,
+    without_marks,
 )
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig, NatsConfig
     from meup_agent.protocol.wire.envelope import Envelope
 
-log = logging.getLogger("meup_agent.gateway")
 
-MAX_RECOVERED_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of frames of the latest entries that are read when a gateway starts."""
+log = logging.getLogger("meup_agent.gateway")
 
 START_SECONDS: Final = 600.0
 """For a gateway that starts to read the log of one space."""
@@ -114,7 +113,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         self.max_bytes = config.max_bytes
         """See :attr:`~meup_agent.protocol.space.journal.Journal.max_bytes`; of each space."""
         self.problem = ""
-        """See :attr:`~meup_agent.protocol.space.journal.Journal.problem`."""
         self.configuration: Callable[[], dict[str, str]] = dict
         """Digests of the parts of the gateway's configuration, for the record of who owns."""
         self.format: Callable[[], int] = lambda: FORMAT
@@ -138,7 +136,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
 
     @property
     def max_frame_bytes(self) -> int | None:
-        """See :attr:`~meup_agent.protocol.space.journal.Journal.max_frame_bytes`."""
         return max_frame_bytes(self._link)
 
     async def follow(self, space: str, begin: Callable[[], F]) -> bool:
@@ -171,10 +168,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         space_log = follower.log
         try:
             async with follower.turn:
-                opening = space_log.open(self._config, self._owning())
-                await asyncio.wrap_future(
-                    asyncio.run_coroutine_threadsafe(opening, self._link.loop)
-                )
+                await self._link.do(space_log.open(self._config, self._owning()))
                 space_log.begin()
                 await follower.finish()
         except BaseException:
@@ -248,7 +242,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         then: Callable[[Entry], None],
         changes: tuple[ProposalChange, ...] = (),
     ) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.append`."""
         if self._ended:
             return
         space_log = self._space(space).log
@@ -270,7 +263,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         limit: int,
         then: Callable[[tuple[Entry, ...]], None],
     ) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.read`."""
         if not self._ended:
             page = partial(self._space(space).log.page, after=after, until=until, limit=limit)
             self._link.begin(lambda: self._read(page, then))
@@ -278,26 +270,21 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
     def find_decisions(
         self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
     ) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.find_decisions`."""
         then(self._space(space).decisions.find(space, query))
 
     def seen(self, space: str, participant: str) -> int:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.seen`."""
         return self._space(space).seen.get(participant, 0)
 
     def mark_seen(self, space: str, participant: str, at: int) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.mark_seen`."""
         known = self._space(space)
         if not self._ended and at > known.seen.get(participant, 0):
             known.seen[participant] = at
             self._note_unwritten(known, 0)
 
     def floor(self, space: str) -> int:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.floor`."""
         return self._space(space).log.floor
 
     def latest(self, space: str) -> int:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.latest`."""
         return max(self._space(space).log.latest, self.floor(space))
 
     def size(self) -> int | None:
@@ -305,7 +292,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         return sum(space.log.size for space in self._spaces.values())
 
     def resume_from(self, space: str, seen: int) -> int:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.resume_from`."""
         floor = self.floor(space)
         if not floor <= seen <= self.latest(space):
             return floor
@@ -315,7 +301,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         return seen
 
     def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.damaged`."""
         return tuple(
             NumberRange(max(each.first, after + 1), min(each.last, until))
             for each in self._space(space).log.damaged
@@ -325,7 +310,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
     def recover(
         self, space: str, *, since: int, limit: int, open_at: int | None = None
     ) -> Recovered:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.recover`."""
         known = self._space(space)
         if known.is_folded:
             return Recovered(dict(known.facts), ())
@@ -377,7 +361,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
     # --- the end ------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.aclose`."""
         self._hand_over()
         await self.flush(CLOSE_SECONDS)
         lost = sum(isinstance(each, LoggedEntry) for each in self._pending)
@@ -393,7 +376,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
             log.error("%s hangs; %d messages that waited for it are lost", self._link.place, lost)
 
     def abandon(self) -> None:
-        """See :meth:`~meup_agent.protocol.space.journal.Journal.abandon`."""
         if self._follower is not None:
             self._follower.stop()
         self._end()
@@ -517,11 +499,6 @@ def max_frame_bytes(link: Link) -> int:
     return link.max_payload - SPARE_BYTES
 
 
-def node_name(nats: NatsConfig) -> str:
-    """The gateway's name, for people."""
-    return nats.node or socket.gethostname()
-
-
 def _version() -> str:
     from importlib.metadata import version
 
@@ -548,3 +525,141 @@ def check(config: JournalConfig) -> tuple[str, int]:
         return f"{link.place} (prefix {nats.prefix})", max_frame_bytes(link)
     finally:
         link.close()
+
+
+# --- streams as other programs read them: nothing in them changes by it ---
+
+T = TypeVar("T")
+
+
+class NatsArchive(ServerArchive):
+    """The logs of some spaces, as far as they go when it is opened; close it in the end."""
+
+    def __init__(self, config: NatsConfig, spaces: Iterable[str]) -> None:
+        self._logs: dict[str, SpaceLog] = {}
+        self._prefix = config.prefix
+        self._link = Link(config)
+        self._link.open()
+        try:
+            self._wait(self._link.find_jetstream)
+            for space in spaces:
+                log = SpaceLog(self._link, config, space, int, _ignore_kept, ignore)
+                if self._wait(log.look):
+                    self._logs[space] = log
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def spaces(self) -> list[str]:
+        return list(self._logs)
+
+    @property
+    def damaged(self) -> list[NumberRange]:
+        return sorted(each for log in self._logs.values() for each in log.damaged)
+
+    @property
+    def link(self) -> Link:
+        """The connection."""
+        return self._link
+
+    def log_of(self, space: str) -> SpaceLog:
+        """The stream of a space."""
+        return self._logs[space]
+
+    def latest(self, space: str) -> int:
+        log = self._logs[space]
+        return log.latest if log.latest > log.floor else 0
+
+    def before(self, space: str, at: int) -> int:
+        log = self._logs[space]
+        low, high = log.first, log.last + 1
+        while low < high:
+            # Of the messages below `low` all entries are older, of those from `high` on none.
+            middle = (low + high) // 2
+            times = self._wait(partial(_times, log, middle))
+            if times is not None and times[1] < at:
+                low = times[0] + 1
+            else:
+                high = middle
+        until = min(log.number(low + 1), log.latest)
+        entries = self.read(space, after=log.number(low) - 1, until=until, limit=PAGE)
+        older = [entry.seq for entry in entries if entry.at < at]
+        return older[-1] if older else log.number(low) - 1
+
+    def page(self, space: str, after: int, until: int, limit: int) -> tuple[Entry, ...]:
+        page = partial(self._logs[space].page, after=after, until=until, limit=limit)
+        return self._wait(page)
+
+    def facts(self, space: str) -> dict[str, dict[str, Any]]:
+        log, checkpoint = self._logs[space], self._checkpoint(space)
+        found = dict(checkpoint.facts)
+        for first in range(max(checkpoint.until + 1, log.first), log.last + 1, PAGE):
+            for entry in self._wait(partial(_entries, log, first)):
+                for key, value in without_marks(entry.facts):
+                    if value is None:
+                        found.pop(key, None)
+                    else:
+                        found[key] = value
+        return found
+
+    def seen(self, space: str) -> dict[str, int]:
+        return self._checkpoint(space).seen
+
+    def find_owner(self) -> str | None:
+        from meup_agent.gateway.cluster.membership import find_owner
+
+        return self._link.wait(find_owner(self._link, self._prefix))
+
+    def has_grown(self, space: str) -> bool:
+        log = self._logs[space]
+        info = self._wait(partial(self._link.ask, f"STREAM.INFO.{log.stream}"))
+        return bool(info["state"]["last_seq"] != log.last)
+
+    def is_part(self, space: str) -> bool:
+        return self._logs[space].is_copied_to
+
+    def end_copy(self, space: str) -> None:
+        self._wait(self._logs[space].end_copy)
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _checkpoint(self, space: str) -> Checkpoint:
+        return self._wait(self._logs[space].read_checkpoint)
+
+    def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return self._link.insist(work)
+        except ForeignMessage as error:
+            raise ConfigurationError(f"a stream of {self._link.place}: {error}") from None
+        except ApiError as error:
+            raise ConfigurationError(f"{self._link.place} cannot be read: {error}") from None
+
+
+def _ignore_kept(log: SpaceLog, sequence: int, count: int) -> None:
+    """Nothing is appended, so nothing is kept."""
+
+
+async def _times(log: SpaceLog, sequence: int) -> tuple[int, int] | None:
+    """The sequence and the time of a message, or of the first one after it that is there."""
+    async for message in log.messages(sequence, log.last):
+        content = decode_message(message.sequence, message.body)
+        if isinstance(content, Ownership):
+            return message.sequence, content.at
+        entries = [entry for entry, _ in _read(log, message.sequence, content)]
+        return message.sequence, entries[-1].at if entries else 0
+    return None
+
+
+async def _entries(log: SpaceLog, first: int) -> list[Entry]:
+    """The entries of a page of messages."""
+    return [
+        entry
+        async for number, batch in log.batches(first, min(first + PAGE - 1, log.last))
+        for entry, _ in read_batch(log.space, number, batch)
+    ]
+
+
+def _read(log: SpaceLog, sequence: int, batch: Batch) -> Iterator[tuple[Entry, object]]:
+    return read_batch(log.space, log.number(sequence), batch)

@@ -9,32 +9,287 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
+import sys
+import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from concurrent.futures import CancelledError
 from contextlib import suppress
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.request import ProxyHandler, build_opener
 
 import anyio
 import anyio.to_thread
 
 from meup_agent.errors import ConfigurationError, system_reason
-from meup_agent.gateway.journal.nats.client import (
-    ANSWER_SECONDS,
-    RETRY_SECONDS,
-    ApiError,
-    NatsClient,
-    NoAnswer,
-    answer_in,
-    client_of,
-    nats_errors,
-)
-from meup_agent.gateway.journal.nats.loop_thread import LoopThread
-from meup_agent.gateway.journal.nats.monitoring import check_sync
-from meup_agent.gateway.journal.nats.publisher import Publisher
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
 
     from meup_agent.gateway.config import NatsConfig
+
+try:
+    from nats import errors as nats_errors
+    from nats.aio.client import Client
+    from nats.aio.transport import TcpTransport
+except ModuleNotFoundError as error:
+    raise ConfigurationError(
+        f"journal.nats needs {error.name}, not installed here; run: pip install 'meup-agent[nats]'"
+    ) from None
+
+# --- a client of NATS: how it connects, what it sends, and the answers of JetStream ---
+
+
+ANSWER_SECONDS: Final = 2.0
+"""For a server to answer; then what became of a message is read from the log."""
+
+RETRY_SECONDS: Final = 0.25
+"""Between two attempts to reach a server, or to have something answered."""
+
+PENDING_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that wait for a connection which is away: more than one message of each of many spaces."""
+
+
+AWAY: Final = (nats_errors.Error, TimeoutError, OSError)
+"""A server cannot be reached, or does not answer."""
+
+
+class ApiError(Exception):
+    """An answer of JetStream that says no."""
+
+    def __init__(self, code: int, description: str) -> None:
+        super().__init__(description)
+        self.code = code
+
+
+class NoAnswer(Exception):
+    """A server did not answer, or none is there: whether it did what was asked is not known."""
+
+
+def why(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def answer_in(message: Msg) -> dict[str, Any]:
+    """An answer of JetStream.
+
+    Raises:
+        ApiError: It says no.
+    """
+    answer: dict[str, Any] = json.loads(message.data)
+    if "error" in answer:
+        refused = answer["error"]
+        raise ApiError(int(refused.get("err_code", 0)), str(refused.get("description")))
+    return answer
+
+
+class NatsClient(Client):
+    """A client that says who it is over TLS alone, where that is wanted, and can send at once.
+
+    The library's goes on without TLS where the server, or who stands in for it, asks for none.
+    """
+
+    wants_tls = False
+
+    def _connect_command(self) -> bytes:
+        if self.wants_tls and not self._server_info.get("tls_required"):
+            raise nats_errors.Error("it does not ask for TLS")
+        return super()._connect_command()
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        # As a server writes them. The library's own takes half the time of reading a long log.
+        lines = raw.decode(errors="replace").split("\r\n")
+        return dict([line.split(": ", 1) for line in lines if ": " in line])
+
+    async def send(self, command: bytes) -> None:
+        """Send a command behind those that wait; a task of the library's would do so later."""
+        await self._send_command(command)
+        if self.is_connected and isinstance(self._transport, TcpTransport):
+            transport: Any = self._transport
+            transport.writelines(self._pending)
+            self._pending, self._pending_data_size = [], 0
+        else:
+            await self._flush_pending()
+
+
+def client_of(config: NatsConfig) -> tuple[NatsClient, dict[str, Any]]:
+    """A client that is not connected, and the options with which it connects.
+
+    Raises:
+        ConfigurationError: A file that it needs cannot be used.
+    """
+    options: dict[str, Any] = {}
+    if config.user is not None:
+        options |= {"user": config.user, "password": config.password}
+    if config.credentials is not None:
+        if not config.credentials.is_file():
+            raise ConfigurationError(
+                f"journal.nats.credentials: there is no file {config.credentials}"
+            )
+        options["user_credentials"] = str(config.credentials)
+    client: Any = NatsClient()
+    client.wants_tls = config.tls is not None or any(
+        each.startswith("tls://") for each in config.servers
+    )
+    return client, {
+        "servers": list(config.servers),
+        "name": "meup",
+        "tls": None if config.tls is None else _tls_context(config),
+        "connect_timeout": ANSWER_SECONDS,
+        "reconnect_time_wait": RETRY_SECONDS,
+        "max_reconnect_attempts": -1,
+        "ping_interval": 5,
+        "pending_size": PENDING_BYTES,
+        **options,
+    }
+
+
+def _tls_context(config: NatsConfig) -> ssl.SSLContext:
+    tls = config.tls
+    assert tls is not None, "it was asked before"
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"journal.nats.tls: a file cannot be used ({error})") from None
+    return context
+
+
+# --- a connection on the gateway's own loop, which appends messages to streams ---
+# A message and its answer are all that an envelope waits for, and neither changes threads here.
+# What is not answered is settled over the :class:`~meup_agent.gateway.journal.nats.link.Link`.
+
+SILENT_SECONDS: Final = 15.0
+"""Time for which nothing is sent after a message without an answer: where this connection alone is
+silent, each would wait for it, until pings have found that out."""
+
+
+class _Answers(asyncio.Future["Msg"]):
+    """Hands each answer over as it comes: the library has callbacks run by a task, later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted: dict[str, asyncio.Future[Msg]] = {}
+
+    def set_result(self, message: Msg) -> None:
+        """Hand an answer to who waits for it; one that comes too late is left out."""
+        answer = self.wanted.get(message.subject)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+
+class Publisher:
+    """Appends messages to streams; used on one loop, that on which its client connects."""
+
+    def __init__(self, client: NatsClient) -> None:
+        self._client = client
+        self._inbox = ""
+        self._answers = _Answers()
+        self._published = 0
+        self._silent_until = 0.0
+
+    async def begin(self) -> None:
+        """Have answers sent here; to be called once, when the client is connected."""
+        self._inbox = self._client.new_inbox()
+        client: Any = self._client
+        await client.subscribe(f"{self._inbox}.*", future=self._answers)
+
+    @property
+    def is_usable(self) -> bool:
+        """False: it connects again by itself, was silent a moment ago, or is closed."""
+        is_silent = asyncio.get_running_loop().time() < self._silent_until
+        return bool(self._client.is_connected) and not is_silent
+
+    async def publish(self, stream: str, subject: str, body: bytes, expected: int) -> int:
+        """Append a message to a stream whose last one has a sequence; that of the message.
+
+        Raises:
+            ApiError: The stream refused it.
+            NoAnswer: Whether it was appended is not known.
+        """
+        if len(body) > self._client.max_payload:
+            raise NoAnswer("it takes no such message")
+        headers = (
+            f"NATS/1.0\r\nNats-Expected-Stream: {stream}\r\n"
+            f"Nats-Expected-Last-Sequence: {expected}\r\n\r\n"
+        ).encode()
+        self._published += 1
+        inbox = f"{self._inbox}.{self._published}"
+        head = f"HPUB {subject} {inbox} {len(headers)} {len(headers) + len(body)}\r\n".encode()
+        answered = asyncio.get_running_loop().create_future()
+        self._answers.wanted[inbox] = answered
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._client.send(b"%b%b%b\r\n" % (head, headers, body))
+                message: Msg = await answered
+        except AWAY as error:
+            self._silent_until = asyncio.get_running_loop().time() + SILENT_SECONDS
+            raise NoAnswer(why(error)) from None
+        finally:
+            del self._answers.wanted[inbox]
+        if not message.data:
+            raise NoAnswer("no server has the stream")
+        sequence: int = answer_in(message)["seq"]
+        return sequence
+
+    async def close(self) -> None:
+        """Say goodbye; harmless the second time."""
+        with suppress(Exception):  # where the connection is away, there is nothing to say
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._client.close()
+
+
+# --- the monitoring port of a server, which tells what its clients are not told ---
+
+MONITORING_SECONDS: Final = 2.0
+"""For the monitoring port to answer."""
+
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of its answer that are read."""
+
+
+def check_sync(address: str, server_id: str) -> None:
+    """Refuse a server that does not ask its disk before it says that a message is kept; blocks.
+
+    Args:
+        address: That of its monitoring port.
+        server_id: The server that is asked for.
+
+    Raises:
+        ConfigurationError: It does not, or it is another server, or it does not answer.
+    """
+    place = f"journal.nats.monitoring: {address}"
+    try:
+        # The server is at hand, whatever proxy the environment names for the rest of the world.
+        opener = build_opener(ProxyHandler({}))
+        with opener.open(f"{address.rstrip('/')}/varz", timeout=MONITORING_SECONDS) as answer:
+            said: Any = json.loads(answer.read(MAX_ANSWER_BYTES))
+            found = said["server_id"]
+            is_safe = said["jetstream"]["config"].get("sync_always") is True
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigurationError(
+            f"{place} does not answer as the monitoring port of NATS does ({error}); correct the"
+            " address, or remove the key"
+        ) from None
+    if found != server_id:
+        raise ConfigurationError(
+            f"{place} is of another server than that of journal.nats.servers; correct one of them"
+        )
+    if not is_safe:
+        raise ConfigurationError(
+            "journal.nats.replicas: of 1 copy a power cut may take what was accepted, since the"
+            " server asks its disk every two minutes; set sync_interval: always under jetstream in"
+            " its configuration, or replicas: 3"
+        )
+
+
+# --- the connection in its thread ---
+
+END_SECONDS: Final = 2.0
+"""Time for a connection to say goodbye, and for the thread to end."""
 
 log = logging.getLogger("meup_agent.gateway")
 
@@ -60,12 +315,16 @@ class Published(NamedTuple):
     body: bytes
 
 
-class Link(LoopThread):
-    """A connection to NATS, made when it is opened; every call of another thread is said so."""
+class Link:
+    """A connection to NATS, made when it is opened, in a thread with a loop of its own."""
 
     def __init__(self, config: NatsConfig) -> None:
-        super().__init__("nats")
+        # The library cannot use the usual loop of Windows.
+        is_windows = sys.platform == "win32"
+        self.loop = asyncio.SelectorEventLoop() if is_windows else asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="meup-journal-nats", daemon=True)
         self._config = config
+        self.place = config.place
         self.on_away: set[Callable[[str], None]] = set()
         """Told, in its thread, why the servers cannot be reached, or empty: they can again."""
         self._client: NatsClient | None = None
@@ -81,12 +340,50 @@ class Link(LoopThread):
         Raises:
             ConfigurationError: No server can be reached, or it is not one that we can use.
         """
-        self.start()
+        self._thread.start()
         try:
             self.wait(self._connect())
         except BaseException:
             self.close()
             raise
+
+    def wait(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Wait for a coroutine; blocks.
+
+        Raises:
+            ConfigurationError: It took longer.
+        """
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(timeout)
+        except (TimeoutError, CancelledError):
+            future.cancel()
+            raise ConfigurationError(f"{self.place} does not answer; look at its log") from None
+
+    def call(self, then: Callable[..., object], *arguments: object) -> None:
+        """Call in the thread."""
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(then, *arguments)
+
+    def begin(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Do something in the thread, without waiting for it."""
+        self.call(lambda: asyncio.ensure_future(work()))
+
+    def close(self) -> None:
+        """End the thread; blocks a moment, harmless the second time."""
+        if self.loop.is_closed():
+            return
+        if self._thread.is_alive():
+            with suppress(ConfigurationError):
+                self.wait(self._end(), timeout=END_SECONDS)
+            self.call(self.loop.stop)
+            self._thread.join(END_SECONDS)
+        if not self.loop.is_running():
+            self.loop.close()
+
+    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine, on another loop."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
     def insist(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Wait for a coroutine, begun anew while no server answers; blocks.
@@ -98,20 +395,12 @@ class Link(LoopThread):
 
     async def insisted(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Wait as :meth:`insist` does, on another loop."""
-        return await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(self._insist(work), self._loop)
-        )
-
-    @property
-    def place(self) -> str:
-        """The servers, for people; without a user or password that stands in an address."""
-        return "NATS at " + ", ".join(each.rpartition("@")[2] for each in self._config.servers)
+        return await self.do(self._insist(work))
 
     @property
     def version(self) -> str:
-        """The version of the server."""
-        client: Any = self.client
-        return str(client._server_info.get("version"))
+        """That of the server."""
+        return str(self.client._server_info.get("version"))
 
     # --- called on the gateway's loop ---------------------------------------------------------
 
@@ -157,15 +446,15 @@ class Link(LoopThread):
     # --- called in its own thread -------------------------------------------------------------
 
     async def _insist(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        deadline = self._loop.time() + INSIST_SECONDS
+        deadline = self.loop.time() + INSIST_SECONDS
         while True:
             try:
                 return await work()
             except (NoAnswer, nats_errors.Error, TimeoutError) as error:
-                if self._loop.time() > deadline:
-                    why = str(error) or "no answer"
+                if self.loop.time() > deadline:
+                    said = str(error) or "no answer"
                     raise ConfigurationError(
-                        f"{self.place} does not answer ({why}); look at its log, and whether"
+                        f"{self.place} does not answer ({said}); look at its log, and whether"
                         " JetStream is enabled"
                     ) from None
             await asyncio.sleep(RETRY_SECONDS)
@@ -184,31 +473,41 @@ class Link(LoopThread):
             ) from None
         monitoring = self._config.monitoring
         if monitoring is not None and self._config.replicas == 1:
-            client: Any = self.client
-            server_id = str(client._server_info.get("server_id"))
+            server_id = str(self.client._server_info.get("server_id"))
             await asyncio.to_thread(check_sync, monitoring, server_id)
 
     @property
     def is_clustered(self) -> bool:
         """True if its server is one of several."""
-        client: Any = self.client
-        return bool(client._server_info.get("cluster"))
+        return bool(self.client._server_info.get("cluster"))
 
     @property
-    def client(self) -> NatsClient:
+    def client(self) -> Any:
+        """The client, whose library does not say all of its types."""
         assert self._client is not None, "it was opened"
         return self._client
 
     @property
     def jetstream(self) -> Any:
-        """JetStream as the client library has it, which does not say all of its types."""
-        client: Any = self.client
-        return client.jetstream(timeout=ANSWER_SECONDS)
+        return self.client.jetstream(timeout=ANSWER_SECONDS)
+
+    async def bucket(self, name: str, **made: Any) -> Any:
+        """A bucket, which is made as these say if it is not there; ``None``: nothing says so."""
+        from nats.js.errors import BucketNotFoundError
+
+        try:
+            return await self.jetstream.key_value(name)
+        except BucketNotFoundError:
+            if not made:
+                return None
+            return await self.jetstream.create_key_value(
+                bucket=name, history=1, direct=False, **made
+            )
 
     @property
     def max_payload(self) -> int:
         """Bytes of the largest message that the server takes."""
-        return self.client.max_payload
+        return int(self.client.max_payload)
 
     @property
     def is_connected(self) -> bool:
@@ -223,17 +522,16 @@ class Link(LoopThread):
             message = await self.client.request(subject, body, timeout=timeout)
         except nats_errors.NoRespondersError:
             return None
-        except (nats_errors.Error, TimeoutError, OSError):
+        except AWAY:
             return b""
-        return message.data
+        return bytes(message.data)
 
     async def subscribe(
         self, subject: str, then: Callable[[Msg], Coroutine[Any, Any, None]]
     ) -> Any:
         """Have what comes at a subject taken, until the subscription that is returned ends."""
-        client: Any = self.client
-        subscription = await client.subscribe(subject, cb=then)
-        await client.flush(ANSWER_SECONDS)
+        subscription = await self.client.subscribe(subject, cb=then)
+        await self.client.flush(ANSWER_SECONDS)
         return subscription
 
     async def publish(self, stream: str, subject: str, body: bytes, expected: int) -> int:
@@ -269,8 +567,8 @@ class Link(LoopThread):
             )
         except nats_errors.MaxPayloadError:
             raise
-        except (nats_errors.Error, TimeoutError, OSError) as error:
-            raise NoAnswer(str(error) or type(error).__name__) from None
+        except AWAY as error:
+            raise NoAnswer(why(error)) from None
         return answer_in(message)
 
     async def fetch(
@@ -281,10 +579,9 @@ class Link(LoopThread):
         Raises:
             NoAnswer: The server does not answer.
         """
-        client: Any = self.client
-        inbox = client.new_inbox()
+        client, inbox = self.client, self.client.new_inbox()
         found: list[Msg] = []
-        done = self._loop.create_future()
+        done = self.loop.create_future()
 
         async def take(message: Msg) -> None:
             # All at once: asking for each by itself costs as much as all the rest.
@@ -300,8 +597,8 @@ class Link(LoopThread):
                 subject = f"$JS.API.DIRECT.GET.{stream}"
                 await client.publish(subject, json.dumps(question).encode(), reply=inbox)
                 status = await done
-        except (nats_errors.Error, TimeoutError, OSError) as error:
-            raise NoAnswer(str(error) or type(error).__name__) from None
+        except AWAY as error:
+            raise NoAnswer(why(error)) from None
         finally:
             with suppress(Exception):
                 await subscription.unsubscribe()
@@ -324,10 +621,10 @@ class Link(LoopThread):
         try:
             await asyncio.wait_for(connecting, CONNECT_SECONDS)
         except (nats_errors.Error, TimeoutError, OSError, ValueError) as error:
-            why = self.last_error or (system_reason(error) if isinstance(error, OSError) else "")
+            said = self.last_error or (system_reason(error) if isinstance(error, OSError) else "")
             raise ConfigurationError(
                 f"journal.nats.servers: {self.place} cannot be reached"
-                f" ({why or str(error) or 'no answer'}); start it, or correct the address or the"
+                f" ({said or str(error) or 'no answer'}); start it, or correct the address or the"
                 " user"
             ) from None
         self._client = client
@@ -338,13 +635,22 @@ class Link(LoopThread):
                 f" the journal needs {'.'.join(map(str, OLDEST_SERVER))} or later"
             )
 
-    async def _disconnect(self) -> None:
+    async def _end(self) -> None:
         if self._client is not None:
             with suppress(Exception):  # where the connection is away, there is nothing to say
                 await self._client.close()
+        tasks = asyncio.all_tasks(self.loop) - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:  # a connection that is being opened is closed by its own task
+            await asyncio.wait(tasks, timeout=END_SECONDS / 2)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
 
     async def _on_error(self, error: Exception) -> None:
-        self.last_error = str(error) or type(error).__name__
+        self.last_error = why(error)
 
     async def _on_disconnected(self) -> None:
         if self._client is not None and not self._client.is_closed:

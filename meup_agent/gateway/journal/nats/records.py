@@ -23,6 +23,9 @@ log = logging.getLogger("meup_agent.gateway")
 MAX_BATCH: Final = 256
 """Entries of a message; each has a number, also those that a message leaves free."""
 
+WRONG_LAST_SEQUENCE: Final = 10071
+"""JetStream's answer to a message that does not follow the last one."""
+
 MAX_NUMBER: Final = 2**53
 """Above all numbers of entries: readers of JSON take no larger ones as they are."""
 

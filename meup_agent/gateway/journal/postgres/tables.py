@@ -19,7 +19,7 @@ from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry
 from meup_agent.protocol.wire.envelope import encode_leniently
 
 if TYPE_CHECKING:
-    from meup_agent.gateway.journal.threads import WriteJob
+    from meup_agent.gateway.journal.waiting import WriteJob
 
 FORMAT: Final = 1
 """The version of the tables; a gateway refuses others."""
