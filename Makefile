@@ -44,9 +44,12 @@ demo: $(VENV)/demo.stamp ## four agents at work over a real gateway (under 15 se
 # How many examples the tests with random input try, `quick` or `thorough`: tests/effort.py.
 EFFORT ?= quick
 
-test: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## tests, and lint, types and docs beside them (EFFORT=thorough: as CI tries them)
-	@$(MAKE) --jobs=$(CORES) $(SYNC) --no-print-directory CHECKS_ALONE=1 \
-		pytest mypy pyright docs-check lint
+# The second type checker and the docs take a minute of a core: a quick run leaves them to CI, and to
+# `make types` and `make docs-check`.
+CHECKS := pytest mypy lint $(if $(filter quick,$(EFFORT)),,pyright docs-check)
+
+test: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## tests, and lint and mypy beside them (EFFORT=thorough: as CI tries them, and pyright and the docs)
+	@$(MAKE) --jobs=$(CORES) $(SYNC) --no-print-directory CHECKS_ALONE=1 $(CHECKS)
 
 test-installed: $(VENV)/test.stamp $(VENV)/mcp-servers.stamp ## the tests, on the built and installed package
 	$(PY) -m tests.install

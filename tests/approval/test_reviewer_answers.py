@@ -192,6 +192,7 @@ def questions(tape: Tape, to: str) -> int:
     return len([each for each in tape.calls("dev.meup/waiting") if each.to == (to,)])
 
 
+@pytest.mark.thorough
 @VIRTUAL
 @pytest.mark.parametrize(
     ("code", "most"),

@@ -22,6 +22,7 @@ FLOOD = 200
 """More than a reviewer's handlers, and less than all that may wait for one."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "more"),
     [

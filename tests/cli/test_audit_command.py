@@ -175,6 +175,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_long_journal_is_shown_while_it_is_read(
     audit: Audit, long: Path, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]

@@ -80,6 +80,7 @@ def test_without_a_terminal_hangup_reads_again_and_says_the_rest(
         assert it.end(TERMINATE) == exit_codes.OK
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signal")
 def test_a_closed_terminal_ends_a_gateway_in_order(tmp_path: Path, state: dict[str, str]) -> None:
     (tmp_path / "space.yaml").write_text(SPACE + ANN.format("first"))

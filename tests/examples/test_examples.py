@@ -287,6 +287,7 @@ def test_a_program_speaks_beside_the_running_agent(gateway: ThreadedGateway) -> 
     act_as(gateway, "fulfiller", runs_on)
 
 
+@pytest.mark.thorough
 def test_agents_are_tested_without_a_network() -> None:
     names = (
         *("test_without_network.py", "test_bad_connection.py", "test_lost_connection.py"),

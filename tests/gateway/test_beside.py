@@ -66,6 +66,7 @@ async def test_one_without_a_header_s_token_joins_by_a_frame(
         assert (await hear(one, answer))["payload"].get("error") == error
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.beside.limit", "3.observe.limit")
 @pytest.mark.limit("max_beside", "max_observers")
 @pytest.mark.parametrize(

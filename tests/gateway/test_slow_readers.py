@@ -73,6 +73,7 @@ def test_loud_sender_waits_for_the_one_that_stalls_and_the_others_do_not_notice(
         assert caplog.text.count("reads too slowly, and is closed") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.pace.reader")
 def test_who_stalls_again_is_not_waited_for_again(kind: str) -> None:
     with edge(kind, slow_reader_seconds=2, max_queued_bytes=2 * MIB, **LOUD) as it:
@@ -98,6 +99,7 @@ def test_only_the_loud_wait_over_http_too(kind: str) -> None:
         assert not it.place.counters.too_slow
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.queues", "3.limits")
 @pytest.mark.limit("max_participant_queued_bytes", "max_streams")
 def test_130_streams_that_are_never_read_are_bounded(kind: str) -> None:

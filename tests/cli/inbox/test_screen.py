@@ -211,6 +211,7 @@ def has_left(desk: Desk, count: int) -> bool:
     return len(desk.inbox) == count and not desk.app.marked
 
 
+@pytest.mark.thorough
 async def test_twenty_mixed_calls_take_few_keys() -> None:
     calls: list[tuple[str, dict[str, Any]]] = []
     calls += [("read", {"path": f"{number}.md"}) for number in range(10)]

@@ -17,6 +17,7 @@ def policy(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 async def test_ten_after_the_first_take_two_keys(policy: Path) -> None:
     async with desk(policy=policy, size=(100, 40)) as d:
         async with d.proposer.propose("tools", "read", {"path": "d/0"}, ttl=600) as first:

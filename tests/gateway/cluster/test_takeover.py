@@ -332,6 +332,7 @@ async def say(port: int, token: str, number: str, seen: int | None = None) -> li
                 await anyio.sleep(0.05)  # it is not there yet
 
 
+@pytest.mark.thorough
 async def test_one_that_sleeps_for_an_hour_is_replaced_and_waits_when_it_wakes(
     tmp_path: Path, engine: str
 ) -> None:

@@ -90,6 +90,7 @@ async def test_what_is_open_is_known_after_a_month(
         assert refusals(after) == ["not_pending"]
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("9.open")
 @pytest.mark.parametrize("kind", ["mcp/reject", "chat"])
 async def test_what_is_said_about_a_proposal_is_not_held_at_once(

@@ -300,6 +300,7 @@ async def test_a_server_that_hangs_is_told_of_and_goes_on(path: Path, clock: Clo
         server.close()
 
 
+@pytest.mark.thorough
 async def test_a_server_that_hangs_holds_up_no_end(path: Path, clock: Clock) -> None:
     server = PostgresServer()
     try:
@@ -333,6 +334,7 @@ async def test_a_session_ends_while_its_connection_is_set_up(config: PostgresCon
                 session.close()
 
 
+@pytest.mark.thorough
 async def test_members_stay_while_the_server_is_away(path: Path) -> None:
     server = PostgresServer()
     try:
@@ -362,6 +364,7 @@ async def test_members_stay_while_the_server_is_away(path: Path) -> None:
         server.close()
 
 
+@pytest.mark.thorough
 async def test_a_gateway_begins_after_a_server_that_starts_again_meanwhile(
     path: Path, clock: Clock
 ) -> None:

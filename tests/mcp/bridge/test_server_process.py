@@ -139,6 +139,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of the end of any process")
 async def test_server_that_heeds_nothing_ends_where_its_client_is_killed() -> None:
     process = await anyio.open_process([sys.executable, "-c", KILLED], stderr=None)
@@ -164,6 +165,7 @@ async def test_what_a_server_has_left_running_ends_with_it() -> None:
             await process.end()
 
 
+@pytest.mark.thorough
 async def test_message_without_an_end_stops_a_server_that_heeds_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -63,6 +63,7 @@ async def test_progress_without_a_number_is_left_out(caplog: pytest.LogCaptureFi
     assert "progress callback raised" not in caplog.text
 
 
+@pytest.mark.thorough
 async def test_a_server_that_asks_without_taking_answers_is_ended() -> None:
     """Each question that waits for its answer's way out is a task."""
     async with bridged(stdio("hostile")) as stage:

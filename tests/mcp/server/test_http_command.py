@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+import pytest
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
@@ -88,6 +89,7 @@ async def test_a_request_of_two_lengths_closes_its_connection() -> None:
     assert came.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.thorough
 async def test_new_connections_are_taken_beside_busy_ones() -> None:
     """Where one is taken in a turn of the loop, the last one waits for all that others ask.
 
