@@ -54,6 +54,8 @@ What = Literal[
     "meup codex killed as it waits",
     "meup codex killed as it runs",
     "too large a message",
+    "another gateway's token",
+    "policy broken as it waits",
 ]
 
 
@@ -95,6 +97,14 @@ def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
         Case(door, "gateway restarted midway", False, failed, "withdrawn"),
         Case(door, "gateway restarted as it ran", True, "", "fulfilled"),
+    )
+
+
+def _misled(door: Door, told: str) -> tuple[Case, ...]:
+    """Those of two gateways, and of a policy that is broken: the one before it stays."""
+    return (
+        Case(door, "another gateway's token", False, told, ""),
+        Case(door, "policy broken as it waits", False, "No participant decided", "expired"),
     )
 
 
@@ -172,11 +182,15 @@ CASES: Final = (
         asked=("No participant decided", "expired"),
         late=FAILED,
     ),
+    *_misled("claude-http", FAILED),
     *_signals("claude-command", FAILED),
+    *_misled("claude-command", "meup did not answer"),
     *_dialog_cases(),
     *_approve_cases(),
+    *_misled("claude-approve", ""),
     *_cases("codex-command", "meup did not answer"),
     *_signals("codex-command", "meup did not answer"),
+    *_misled("codex-command", "meup did not answer"),
     # It gives up the hook, and runs the call: so the door must be told its time-out as it is.
     Case("codex-command", "answered too late", True, "", "withdrawn"),
     # It takes this answer for a failed hook, and would run the call: the door never gives it.
@@ -255,7 +269,7 @@ def _sdk_cases() -> tuple[Case, ...]:
     )
 
 
-SDK_CASES: Final = _sdk_cases()
+SDK_CASES: Final = (*_sdk_cases(), *_misled("claude-sdk", ""))
 """Those of ``can_use_tool``."""
 
 
@@ -283,12 +297,15 @@ def _acp_cases() -> tuple[Case, ...]:
 
 ACP_VERSION: Final = "0.12.1"
 
-ACP_CASES: Final = _acp_cases()
+ACP_CASES: Final = (*_acp_cases(), *_misled("acp", ""))
 """Those of ``meup acp``."""
 
 TERMINAL_CASES: Final = (
     Case("claude-terminal", "allow", True, "", "fulfilled"),
     Case("claude-terminal", "deny", False, "not on Fridays", "rejected"),
+    Case("claude-terminal", "edit", True, "", "fulfilled"),
+    # Its dialog stays open: who sits there decides.
+    Case("claude-terminal", "time-out", False, "", "expired"),
     Case("claude-terminal", "yes at the terminal", True, "", "withdrawn"),
     Case("claude-terminal", "no at the terminal", False, "", "withdrawn"),
 )
@@ -337,7 +354,7 @@ NOT_RUN: Final = {
     ),
     "Claude Code at a terminal, what fails": (
         "its hook `PreToolUse` is asked first, and fails as in the first table; what fails later"
-        " leaves the dialog to who sits there; *edit* and *time-out*: not run"
+        " leaves the dialog to who sits there"
     ),
     "Claude Code, `--defer-after`, what fails": (
         "while it waits it is the hook `command`, and it has ended while it does not"
@@ -351,6 +368,10 @@ NOT_RUN: Final = {
     ),
     "Codex, hook, *interrupted by its own API*": "`codex exec` has none",
     "Codex, app-server, *ask*": "it takes accept and decline alone",
+    "Codex, app-server, approvals of MCP tools, and questions": (
+        "`mcpServer/elicitation/request` and `item/tool/requestUserInput` are left to its terminal;"
+        " of calls of MCP servers the hook asks (`meup guard codex`)"
+    ),
     "Codex, hook, a call of an MCP server's tool, what fails": (
         "the same program answers the same hook as for its shell"
     ),
@@ -391,7 +412,12 @@ Codex's settings. After *gateway restarted as it ran* the gateway still gets the
 that it had permitted.
 
 After the answer *ask* at a terminal, Claude Code raises `PermissionRequest` in manual and in auto
-mode (the table of its terminal), so that its dialog and the space are asked at once.
+mode (the table of its terminal), so that its dialog and the space are asked at once. After a
+*time-out* its dialog stays open, and who sits there decides.
+
+With *another gateway's token* nothing is proposed: `can_use_tool`, `meup acp` and `approve`
+do not begin. A *policy broken as it waits* stays as it was before, so the call waits for a person
+until its time is up; the reviewer's log says what is wrong with the file.
 
 *Typed into a terminal* is `write_stdin` of Codex, which asks no hook: `meup guard codex` switches
 terminals off, and so does `meup codex`. A hook of the type `mcp_tool`, which Codex has, too, asks a

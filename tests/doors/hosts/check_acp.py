@@ -14,13 +14,23 @@ import anyio
 import pytest
 
 from meup_agent.errors import AlreadyDecided
+from meup_agent.gateway.auth import new_token
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import environment
 from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import ACP_CASES, ACP_VERSION, Case
-from tests.doors.hosts.check_doors import FAKED, SIGNALS, broken, decided, decider
+from tests.doors.hosts.check_doors import (
+    BROKEN_POLICY,
+    FAKED,
+    OTHER_TOKEN,
+    SIGNALS,
+    broken,
+    decided,
+    decider,
+    policy_that_breaks,
+)
 from tests.doors.test_acp import AGENT, Editor, sdk, terminal
-from tests.interaction.people import until
+from tests.interaction.people import EVERYTHING, until
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -84,11 +94,14 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
             url, ttl = "ws://127.0.0.1:9", 3.0
         else:
             journal = tmp_path / "journal.db"
-            at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
+            at = await stack.enter_async_context(
+                hooked(decider(case, mark), journal=journal, more={"bob": EVERYTHING})
+            )
+            await stack.enter_async_context(policy_that_breaks(case, at, tmp_path))
             # The other way to the gateway ends with it.
             url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
-            token = at.tokens["coder"]
-        if case.what in ("time-out", "gateway killed"):
+            token = new_token() if case.what == OTHER_TOKEN else at.tokens["coder"]
+        if case.what in ("time-out", "gateway killed", BROKEN_POLICY):
             ttl = 8.0
         where = ["acp", "--url", url, "--space", "demo", "--ttl", f"{ttl:g}"]
         agent = [sys.executable, str(AGENT), str(mark)]
@@ -101,6 +114,11 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
             transport_kwargs={"limit": 1 << 20, "stderr": None},
         )
         connection, _ = await stack.enter_async_context(peers)
+        if case.what == OTHER_TOKEN and at is not None:
+            with pytest.raises(ConnectionError):  # it ends, and starts no agent
+                await connection.initialize(protocol_version=1)
+            assert len(at.space.proposals) == 0
+            return
         await connection.initialize(protocol_version=1)
         session = (await connection.new_session(cwd=str(tmp_path))).session_id
 

@@ -11,14 +11,22 @@ import pytest
 
 from meup_agent.doors.model_api import ModelApi
 from meup_agent.doors.permit import Door
-from meup_agent.errors import AlreadyDecided
+from meup_agent.errors import AlreadyDecided, TokenRefused
+from meup_agent.gateway.auth import new_token
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import SDK_CASES, Case
-from tests.doors.hosts.check_doors import SIGNALS, decided, decider
+from tests.doors.hosts.check_doors import (
+    BROKEN_POLICY,
+    OTHER_TOKEN,
+    SIGNALS,
+    decided,
+    decider,
+    policy_that_breaks,
+)
 from tests.doors.hosts.programs import CLAUDE, INSTALLED
 from tests.gateways import websocket_connector
-from tests.interaction.people import until
+from tests.interaction.people import EVERYTHING, until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -66,12 +74,20 @@ async def test_it_does_what_the_page_says(
         stack.enter_context(anyio.fail_after(2 * PATIENCE))
         api = stack.enter_context(ModelApi("Bash", command))
         journal = tmp_path / "journal.db"
-        at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
+        at = await stack.enter_async_context(
+            hooked(decider(case, mark), journal=journal, more={"bob": EVERYTHING})
+        )
+        await stack.enter_async_context(policy_that_breaks(case, at, tmp_path))
         # The other way to the gateway ends with it.
         url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
         connector = websocket_connector(url, space="demo")
+        if case.what == OTHER_TOKEN:
+            with pytest.raises(TokenRefused):
+                await stack.enter_async_context(Door().join(connector, token=new_token()))
+            assert len(at.space.proposals) == 0
+            return  # its program starts no agent
         door = await stack.enter_async_context(Door().join(connector, token=at.tokens["coder"]))
-        ttl = 8.0 if case.what in ("time-out", "gateway killed") else 60.0
+        ttl = 8.0 if case.what in ("time-out", "gateway killed", BROKEN_POLICY) else 60.0
         env = {
             "PATH": os.environ["PATH"],
             "HOME": str(tmp_path),

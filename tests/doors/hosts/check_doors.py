@@ -1,13 +1,14 @@
 """Each case with the real program: whether it ran, what the model read, what is recorded."""
 
 import json
+import logging
 import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ import pytest
 from anyio.abc import Process
 
 from meup_agent import Proposal
+from meup_agent.approval import Reviewer
 from meup_agent.doors.hook_app import RAN_OTHERWISE
 from meup_agent.doors.model_api import ModelApi
 from meup_agent.errors import AlreadyDecided
+from meup_agent.gateway.auth import new_token
 from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import CASES, Case
 from tests.doors.hosts.programs import CLAUDE, CLAUDE_VERSION, CODEX, CODEX_VERSION, version
-from tests.interaction.people import until
+from tests.gateways import websocket_connector
+from tests.interaction.people import EVERYTHING, until
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -83,6 +87,46 @@ def broken(what: str) -> Generator[str]:
 TOO_LATE = "answered too late"
 
 RESTARTED = "gateway restarted as it ran"
+OTHER_TOKEN = "another gateway's token"
+BROKEN_POLICY = "policy broken as it waits"
+
+
+class _PolicyKept(logging.Handler):
+    """Hears that a reviewer goes on by the policy before one that is broken."""
+
+    is_heard = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.is_heard = self.is_heard or "the policy before it stays" in record.getMessage()
+
+
+@asynccontextmanager
+async def policy_that_breaks(case: Case, at: Hooked, folder: Path) -> AsyncGenerator[None]:
+    """A reviewer whose policy breaks once a call waits, where that is the case."""
+    if case.what != BROKEN_POLICY:
+        yield
+        return
+    policy, heard = folder / "policy.yaml", _PolicyKept()
+    policy.write_text("rules: [{ask: {tool: '*'}}]\nend: true\n")
+    connector = websocket_connector(at.gateway.url, space="demo")
+    logging.getLogger("meup_agent").addHandler(heard)
+
+    async def break_it() -> None:
+        await proposed(at.space)
+        policy.write_text("rules: [")
+        await until(lambda: heard.is_heard)
+
+    try:
+        async with (
+            Reviewer(policy).join(connector, token=at.tokens["bob"]),
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(break_it)
+            yield
+    finally:
+        logging.getLogger("meup_agent").removeHandler(heard)
+
+
 AS_IT_RUNS = (RESTARTED, "meup codex killed as it runs")
 
 
@@ -326,7 +370,7 @@ async def happen(case: Case, at: Hooked, process: Process, mark: Path) -> None:
 async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     # Five seconds before the host's time-out ours ends.
-    seconds = {"time-out": 7.0, TOO_LATE: 3.0}.get(case.what, 60.0)
+    seconds = {"time-out": 7.0, BROKEN_POLICY: 15.0, TOO_LATE: 3.0}.get(case.what, 60.0)
     if case.what == "ask" and case.recorded == "expired":
         seconds = 7.0
     is_tool = case.door == "claude-approve"
@@ -353,10 +397,14 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
             url = "ws://127.0.0.1:9" if is_tool else "http://127.0.0.1:9"
         else:
             journal = tmp_path / "journal.db"
-            at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
+            at = await stack.enter_async_context(
+                hooked(decider(case, mark), journal=journal, more={"bob": EVERYTHING})
+            )
+            await stack.enter_async_context(policy_that_breaks(case, at, tmp_path))
             # The other way to the gateway ends with it.
             door_url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
             url, token = door_url if is_tool else at.url, at.tokens["coder"]
+            token = new_token() if case.what == OTHER_TOKEN else token
         make = codex if case.door.startswith("codex") else claude
         command, env = make(case, tmp_path, url, api.url, seconds)
         env |= {
@@ -392,6 +440,8 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         assert ran is case.ran, said
         assert mark.with_suffix(".edited").exists() is (case.what == "edit")
         assert case.told in " ".join(api.results), said
+        if case.what == OTHER_TOKEN and at is not None:
+            assert len(at.space.proposals) == 0
         if case.recorded and at is not None:
             if case.recorded == "permitted":
                 await until(lambda: at.space.proposals[0].state == "permitted")

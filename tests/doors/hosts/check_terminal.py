@@ -32,6 +32,9 @@ pytestmark = pytest.mark.anyio
 KEY = "none-0123456789012345678901234567890"
 """No key of anybody's: the model is ours."""
 
+EXPIRED_SECONDS = 8.0
+"""Wait of a call that no participant decides; its dialog opens within it."""
+
 _CONTROLS = re.compile(r"\x1b\[[0-9;?<>=]*[a-zA-Z]|\x1b[\]P][^\x07\x1b]*(\x07|\x1b\\)|\s")
 
 
@@ -86,12 +89,12 @@ class Terminal:
 
 @asynccontextmanager
 async def claude(
-    at: Hooked, home: Path, api: str, mode: str, given: dict[str, Any] | None = None
+    at: Hooked, home: Path, api: str, mode: str, given: dict[str, Any] | None = None, more: str = ""
 ) -> AsyncGenerator[Terminal]:
     """Claude Code in a terminal, set up as the how-to says, in one of its permission modes."""
     hook = given or {
         "type": "http",
-        "url": f"{at.url}/hooks/claude-code?timeout=60&prefer=terminal",
+        "url": f"{at.url}/hooks/claude-code?timeout=60&prefer=terminal{more}",
         "headers": {"Authorization": "Bearer $MEUP_TOKEN"},
         "allowedEnvVars": ["MEUP_TOKEN"],
         "timeout": 60,
@@ -139,7 +142,8 @@ async def test_the_first_answer_counts(case: Case, mode: str, tmp_path: Path) ->
     mark = tmp_path / "mark"
     asked = {"command": f"touch {mark}", "description": "leave a mark"}
     with anyio.fail_after(2 * PATIENCE), ModelApi("Bash", asked) as api:
-        async with hooked() as at, claude(at, tmp_path, api.url, mode) as terminal:
+        ttl = f"&ttl={EXPIRED_SECONDS:g}" if case.what == "time-out" else ""
+        async with hooked() as at, claude(at, tmp_path, api.url, mode, more=ttl) as terminal:
             await proposed(at.space)
             await until(lambda: "Doyouwanttoproceed" in terminal.text)
             proposal = at.space.proposals.get(at.space.proposals[0])
@@ -148,6 +152,16 @@ async def test_the_first_answer_counts(case: Case, mode: str, tmp_path: Path) ->
                     await proposal.fulfill()
                 case "deny":
                     await proposal.reject("unsafe", explain="not on Fridays")
+                case "edit":
+                    command = f"touch {mark}.edited"
+                    await proposal.fulfill({**proposal.arguments, "command": command})
+                case "time-out":
+                    assert await decided(at) == case.recorded
+                    assert not mark.exists()
+                    # It has not been answered: a yes there is one.
+                    terminal.press(b"1")
+                    await until(mark.exists)
+                    return
                 case "yes at the terminal":
                     terminal.press(b"1")
                 case _:
@@ -155,7 +169,8 @@ async def test_the_first_answer_counts(case: Case, mode: str, tmp_path: Path) ->
             assert await decided(at) == case.recorded
             if case.told:
                 await until(lambda: case.told in " ".join(api.results))
-            assert mark.exists() is case.ran
+            edited = mark.with_suffix(".edited").exists()
+            assert (mark.exists() or edited, edited) == (case.ran, case.what == "edit")
             if case.what == "yes at the terminal":
                 assert at.space.proposals[0].reason == ANSWERED_THERE
             assert len(at.space.proposals) == 1
