@@ -208,7 +208,7 @@ def test_violation_is_found(path: str, source: str) -> None:
         ("gateway/edge/picows.py", "import asyncio\nimport picows\nimport uvloop"),
         ("gateway/runtime.py", "from meup_agent.protocol.space import routing"),
         ("gateway/console/desk.py", "from meup_agent.approval.inbox.inbox import Inbox"),
-        ("cli/commands/hosting/gateway.py", "from meup_agent.gateway.console import Console"),
+        ("cli/commands/gateway.py", "from meup_agent.gateway.console import Console"),
         ("agent/scope.py", "import anyio\nfrom meup_agent.client import verbs"),
         (
             "cli/demo.py",

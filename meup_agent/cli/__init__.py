@@ -3,7 +3,8 @@
 ``program`` reads the command line, loads the command that it names from ``commands``, and makes one
 sentence and an exit code of whatever goes wrong. A command that takes part in a space runs in a
 ``session``; ``render`` makes what is written on a terminal, where text of strangers is
-always escaped; ``doctor``, ``audit``, ``inbox`` and ``demo`` are the larger commands' own parts.
+always escaped; ``doctor``, ``up``, ``guard``, ``cluster`` and ``demo`` are the larger commands' own
+parts.
 Arguments, the environment and standard input come in; results go to standard output, all else to
 standard error. The rest of the package never imports from here, and typer and rich are loaded when
 the command runs, not before.

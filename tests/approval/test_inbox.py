@@ -18,7 +18,7 @@ from meup_agent.approval import (
     ItemLeft,
     Verb,
 )
-from meup_agent.cli.inbox.card import ShownValue, card_rows
+from meup_agent.cli.render.card import ShownValue, card_rows
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered
 from tests.interaction.cast import calculator
 from tests.interaction.people import Meeting, ended, gathered, join, until

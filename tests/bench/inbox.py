@@ -19,7 +19,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 
 from meup_agent import Agent, Space
 from meup_agent.approval import Inbox
-from meup_agent.cli.inbox.screen import InboxApp
+from meup_agent.cli.render.screen import InboxApp
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.testing.memory import MemorySpace

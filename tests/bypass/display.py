@@ -8,7 +8,7 @@ import anyio
 
 from meup_agent import escape
 from meup_agent.approval import Inbox, InboxItem
-from meup_agent.cli.inbox.card import ShownValue, card_rows
+from meup_agent.cli.render.card import ShownValue, card_rows
 from meup_agent.gateway.console import templating
 from meup_agent.protocol.wire.shown_text import Segment
 from tests.bypass.incident import incident
@@ -40,7 +40,7 @@ async def approve_if(
 def _print_as_it_is(place: Place) -> None:
     """Switch off: a person reads what was sent, in lists, on the screen and on the page."""
     place.patch.setattr(escape, "visible", lambda text, limit=None: text)
-    for each in ("cli.inbox.card", "gateway.console.templating"):
+    for each in ("cli.render.card", "gateway.console.templating"):
         place.patch.setattr(f"meup_agent.{each}.segments", lambda text, **_: [Segment(text)])
 
 
@@ -79,7 +79,7 @@ async def truncated_command(place: Place) -> None:
 
 def _take_keys_at_once(place: Place) -> None:
     """Switch off: a key decides what came on the screen in the moment before."""
-    place.patch.setattr("meup_agent.cli.inbox.screen.GUARD_SECONDS", 0.0)
+    place.patch.setattr("meup_agent.cli.render.screen.GUARD_SECONDS", 0.0)
 
 
 @incident(off=_take_keys_at_once)

@@ -4,14 +4,14 @@ Tests reach the inside of the package through this module: a name that moves is 
 """
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.audit import AuditListing, AuditTimeline
+from meup_agent.cli.commands.journal import AuditListing, AuditTimeline
 from meup_agent.cli.doctor import NAMES
 from meup_agent.cli.failures import Failure
-from meup_agent.cli.inbox.card import CardRow
-from meup_agent.cli.inbox.screen import EditRefused, InboxApp, ScreenQuestion
 from meup_agent.cli.program import app, run
+from meup_agent.cli.render.card import CardRow
 from meup_agent.cli.render.formatting import NARROWEST, Glyphs
 from meup_agent.cli.render.output import Output
+from meup_agent.cli.render.screen import EditRefused, InboxApp, ScreenQuestion
 from meup_agent.cli.render.timeline import Timeline
 from meup_agent.client.messages import request
 from meup_agent.client.schema_check import ArgumentChecker

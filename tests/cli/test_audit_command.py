@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli.audit import moment
+from meup_agent.cli.commands.journal import moment
 from meup_agent.cli.render.formatting import IdPrefixes
 from meup_agent.errors import ConfigurationError
 from meup_agent.protocol.audit.audit import LOOK_AHEAD

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.cli.demo.participants import NOTE, WRITTEN_FILES, workspace_in
-from meup_agent.cli.demo.scenes import SCENES
+from meup_agent.cli.demo.scenes import NOTE, SCENES, WRITTEN_FILES, workspace_in
 from tests.cli.commands import Failure, exit_codes
 from tests.cli.processes import INTERRUPT, PYTHON, TERMINATE, Running, meup, running
 
@@ -25,15 +24,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 CARELESS_REVIEWER = """
-import meup_agent.cli.demo.participants as reviewer
+import meup_agent.cli.demo.scenes as reviewer
 reviewer.masked = lambda text: text
 """
 TRUSTING_REVIEWER = """
-import meup_agent.cli.demo.participants as reviewer
+import meup_agent.cli.demo.scenes as reviewer
 reviewer.leaves_the_folder = lambda path: False
 """
 UNTIDY_TOOL = """
-from meup_agent.cli.demo.participants import Workspace
+from meup_agent.cli.demo.scenes import Workspace
 Workspace.remove = lambda self, path: None
 """
 RUN = "from meup_agent.cli import main; main()"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.cli.demo.participants import MAX_BYTES, MAX_FILES, NotAllowed, Workspace
+from meup_agent.cli.demo.scenes import MAX_BYTES, MAX_FILES, NotAllowed, Workspace
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.cli.commands.hosting.credentials import FORMS, Shell
+from meup_agent.cli.commands.credentials import FORMS, Shell
 from meup_agent.cli.up.state import (
     bind_socket,
     dev_folder,

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from meup_agent import Agent, Context
-from meup_agent.cli.commands.hosting.gateway import describe_checked
+from meup_agent.cli.commands.gateway import describe_checked
 from meup_agent.cli.session import ReportingConnector
 from meup_agent.gateway import HttpConfig, JournalConfig, ThreadedGateway, dev_config, serve
 from tests.cli.commands import exit_codes

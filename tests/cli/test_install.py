@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from meup_agent.cli.up.service import ServiceUnit
+from meup_agent.cli.up.autostart import ServiceUnit
 from tests.cli.commands import exit_codes
 from tests.cli.processes import meup
 

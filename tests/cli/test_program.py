@@ -202,7 +202,7 @@ IN_A_CLASS = "raise RuntimeError('Error calling __set_name__') from KeyboardInte
     [
         "meup_agent.cli.program",
         "meup_agent.cli.commands",
-        "meup_agent.cli.commands.participant.roster",
+        "meup_agent.cli.commands.participants",
         "meup_agent.client.space",
     ],
 )
@@ -232,7 +232,7 @@ def test_ctrl_c_before_and_after_the_work_shows_no_traceback(program: str, code:
 
 BROKEN = """
 import sys
-import meup_agent.cli.commands.participant.tail as module
+import meup_agent.cli.commands.tail as module
 def fail(*_): raise RuntimeError("a defect\\nof ours \\x1b[31m")
 module.SpaceOptions.address = fail
 from meup_agent.cli import main

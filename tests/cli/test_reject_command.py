@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from meup_agent import Rejection, Space
-from meup_agent.cli.decision import choose_pending
+from meup_agent.cli.commands.decisions import choose_pending
 from meup_agent.errors import AlreadyDecided
 from meup_agent.types import ProposalRecord
 from tests.cli.commands import Failure, exit_codes

@@ -9,8 +9,8 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent.cli.up import control
-from meup_agent.cli.up.control import ConfigReloader
+from meup_agent.cli.commands import gateway
+from meup_agent.cli.commands.gateway import ConfigReloader
 from tests.cli.commands import exit_codes
 from tests.cli.processes import DETACHED, IN_TERMINAL, TERMINATE, Running, meup, running, up
 
@@ -136,7 +136,7 @@ def test_a_file_that_gives_no_answer_holds_up_no_later_attempt(
         running: Any = Running()
         reloader = ConfigReloader(running, read)
         with monkeypatch.context() as patch:
-            patch.setattr(control, "READ_SECONDS", 0.05)
+            patch.setattr(gateway, "READ_SECONDS", 0.05)
             answer = await reloader.reload()
         answers.set()
         assert (answer.done, "gives no answer" in answer.said) == (False, True)

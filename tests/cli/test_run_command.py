@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from meup_agent import Space
-from meup_agent.cli.commands.programs.run import load_agent
+from meup_agent.cli.commands.run import load_agent
 from meup_agent.gateway import ThreadedGateway
 from tests.cli.commands import Failure, exit_codes
 from tests.cli.participants import act_as, variables_of

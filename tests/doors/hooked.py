@@ -13,7 +13,7 @@ import httpx
 from anyio.abc import ByteStream, SocketAttribute, TaskGroup, TaskStatus
 
 from meup_agent import Agent, Proposal, Space
-from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint
+from meup_agent.cli.up.endpoints import HOOKS_PATH, HookEndpoint
 from meup_agent.gateway.config import Config, HttpConfig, JournalConfig
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import background_tasks

@@ -16,7 +16,7 @@ from mcp.client.stdio import stdio_client
 
 from meup_agent import Agent
 from meup_agent.approval import Reviewer
-from meup_agent.cli.up.late_app import LateApp
+from meup_agent.cli.up.endpoints import LateApp
 from meup_agent.doors.permit import Denied, Door, HostCall, Why
 from meup_agent.gateway.auth import new_token
 from tests.asyncio_alone import anyio_backend as anyio_backend

@@ -11,7 +11,7 @@ import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, Space
 from meup_agent.approval import Inbox, Reviewer
-from meup_agent.cli.inbox.card import ShownValue, card_rows
+from meup_agent.cli.render.card import ShownValue, card_rows
 from meup_agent.doors.permit import Answer, Denied, Door, HostCall, Permitted, Why
 from meup_agent.errors import AlreadyDecided, MeupError, NotOffered, Refused, UsageError
 from meup_agent.gateway import Gateway, JournalConfig

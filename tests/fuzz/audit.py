@@ -8,7 +8,7 @@ from contextlib import suppress
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.audit import AuditListing, AuditTimeline
+from meup_agent.cli.commands.journal import AuditListing, AuditTimeline
 from meup_agent.cli.render.formatting import NARROWEST, Glyphs
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.audit import Audit

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Rejection, Settings, Space
-from meup_agent.cli.decision import find_pending
+from meup_agent.cli.commands.decisions import find_pending
 from meup_agent.cli.failures import Failure
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.errors import OutcomeUnknown, Refused

@@ -1,6 +1,6 @@
 """The commands of ``meup``; a module is loaded when a command of it is used.
 
-Each folder has one kind of them. Loading an agent takes most of the time: ``meup gateway`` and
+Loading an agent takes most of the time: ``meup gateway`` and
 ``meup token`` start in a third of it. So this package knows the commands by name only; ``meup
 --help`` lists them by their docstrings, which compiled code has without running. A command is a
 function that typer reads: it checks its options, then runs its work itself, or in a space by a
@@ -33,53 +33,53 @@ CommandLineError: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 PANELS: Final = {
     "Start here": {
-        "up": "hosting.up",
-        "guard": "hosting.guard",
-        "console": "hosting.console",
-        "inbox": "participant.inbox",
+        "up": "up",
+        "guard": "guard",
+        "console": "gateway",
+        "inbox": "inbox",
     },
     "See what happens": {
-        "audit": "inspection.journal",
-        "tail": "participant.tail",
-        "who": "participant.roster",
-        "tools": "participant.roster",
-        "doctor": "inspection.doctor",
-        "demo": "programs.demo",
-        "cluster": "programs.demo",
+        "audit": "journal",
+        "tail": "tail",
+        "who": "participants",
+        "tools": "participants",
+        "doctor": "doctor",
+        "demo": ".demo",
+        "cluster": ".demo",
     },
     "Take part from the shell": {
-        "call": "participant.call",
-        "propose": "participant.call",
-        "withdraw": "participant.inbox",
-        "fulfill": "participant.fulfill",
-        "reject": "participant.inbox",
-        "chat": "participant.statements",
+        "call": "call",
+        "propose": "call",
+        "withdraw": "inbox",
+        "fulfill": "decisions",
+        "reject": "inbox",
+        "chat": "participants",
     },
     "Run programs that take part": {
-        "mcp": "programs.mcp",
-        "bridge": "programs.bridge",
-        "acp": "programs.coding_agents",
-        "codex": "programs.coding_agents",
-        "reviewer": "programs.run",
-        "policy": "inspection.policy",
-        "run": "programs.run",
-        "env": "hosting.credentials",
+        "mcp": "mcp",
+        "bridge": "mcp",
+        "acp": "run",
+        "codex": "run",
+        "reviewer": "run",
+        "policy": "policy",
+        "run": "run",
+        "env": "credentials",
     },
     "Run a space of your own": {
-        "init": "hosting.init",
-        "gateway": "hosting.gateway",
-        "token": "hosting.credentials",
-        "invite": "participant.statements",
-        "kick": "participant.statements",
-        "grant": "participant.statements",
-        "revoke": "participant.statements",
-        "journal": "inspection.journal",
+        "init": "credentials",
+        "gateway": "gateway",
+        "token": "credentials",
+        "invite": "participants",
+        "kick": "participants",
+        "grant": "participants",
+        "revoke": "participants",
+        "journal": "journal",
     },
 }
 """The panels of the help: their commands and the modules of these, in the order of the help.
 
-Each command is what has its name in its module. The help of a group is the docstring of its
-callback, ``token_group`` of ``hosting.credentials``.
+A module is named as seen from here. Each command is what has its name in its module. The help of a
+group is the docstring of its callback, ``token_group`` of ``credentials``.
 """
 
 COMMANDS: Final = dict(sorted(each for panel in PANELS.values() for each in panel.items()))
@@ -188,8 +188,8 @@ class CommandGroup(Group):
 
 def _read_help(name: str) -> str:
     """The docstring of a command, from its module's compiled code, which is not run."""
-    module = f"{__name__}.{COMMANDS[name]}"
-    code = cast("Any", find_spec(module)).loader.get_code(module)
+    spec = cast("Any", find_spec(f".{COMMANDS[name]}", __name__))
+    code = spec.loader.get_code(spec.name)
     functions = (each for each in code.co_consts if isinstance(each, CodeType))
     found = next(each for each in functions if each.co_name in (name, f"{name}_group"))
     first = found.co_consts[0]  # not the docstring where Python runs without them
@@ -199,7 +199,7 @@ def _read_help(name: str) -> str:
 @cache
 def load_command(name: str, markup: Any = None) -> Any:
     """A command with its module, as typer's parser takes it."""
-    command = getattr(import_module(f"{__name__}.{COMMANDS[name]}"), name)
+    command = getattr(import_module(f".{COMMANDS[name]}", __name__), name)
     if not isinstance(command, typer.Typer):
         function, command = command, CommandTyper()
         command.add(name, function)

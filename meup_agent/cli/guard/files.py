@@ -1,4 +1,4 @@
-"""Settings files of other programs: read, compared, and replaced whole."""
+"""Settings files of other programs, in JSON and TOML: read, compared, and replaced whole."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -173,3 +174,114 @@ def write_json(document: dict[str, Any], like: str | None) -> str:
     found = _INDENT.match(like or "")
     indent = found[1] if found else "  "
     return json.dumps(document, indent=indent, ensure_ascii=False) + "\n"
+
+
+# --- JSON with comments ---
+# As editors have it: read, and one value of it replaced where it stands.
+
+_TEXT: Final = r'"(?:\\.|[^"\\])*"'
+_COMMENT: Final = re.compile(_TEXT + r"|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA: Final = re.compile(_TEXT + r"|,(?=\s*[}\]])")
+_SPACE: Final = re.compile(r"\s*")
+
+
+def _plain(text: str) -> str:
+    """The same text in strict JSON: spaces stand where comments and last commas do."""
+
+    def blank(found: re.Match[str]) -> str:
+        said = found[0]
+        return said if said.startswith('"') else re.sub(r"[^\n]", " ", said)
+
+    return _LAST_COMMA.sub(blank, _COMMENT.sub(blank, text))
+
+
+def read_commented(text: str, path: Path) -> dict[str, Any]:
+    """The object in a file that may have comments and commas at the end of its lists.
+
+    Raises:
+        ConfigurationError: It is none, or has a key twice.
+    """
+    return read_json(_plain(text), path)
+
+
+def replace_value(text: str, keys: Sequence[str], value: object) -> str:
+    """A text with another value at some keys, each of an object within the one before.
+
+    All else stays as it is, comments included.
+
+    Raises:
+        KeyError: There is no such key.
+    """
+    plain = _plain(text)
+    at, end = _after_space(plain, 0), len(plain)
+    for key in keys:
+        at, end = _value_span(plain, at, key)
+    line = text[text.rfind("\n", 0, at) + 1 : at]
+    margin = line[: len(line) - len(line.lstrip())]
+    shown = json.dumps(value, indent=2, ensure_ascii=False).replace("\n", f"\n{margin}")
+    return f"{text[:at]}{shown}{text[end:]}"
+
+
+def _value_span(plain: str, at: int, wanted: str) -> tuple[int, int]:
+    """Begin and end of the value of a key, in the object that begins somewhere."""
+    decoder = json.JSONDecoder()
+    at = _after_space(plain, at + 1)
+    while plain[at] == '"':
+        key, at = decoder.raw_decode(plain, at)
+        begin = _after_space(plain, _after_space(plain, at) + 1)
+        _, end = decoder.raw_decode(plain, begin)
+        if key == wanted:
+            return begin, end
+        at = _after_space(plain, end)
+        if plain[at] == ",":
+            at = _after_space(plain, at + 1)
+    raise KeyError(wanted)
+
+
+def _after_space(plain: str, at: int) -> int:
+    found = _SPACE.match(plain, at)
+    return at if found is None else found.end()
+
+
+# --- TOML as text ---
+# Where its comments stand, and not what only looks like one within a string.
+
+_TOKEN: Final = re.compile(
+    r'"""(?:\\.|[^\\])*?"{3,5}'
+    r"|'''.*?'{3,5}"
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|'[^'\n]*'"
+    r"|#[^\n]*",
+    re.DOTALL,
+)
+
+
+def comments_in(text: str) -> Iterator[tuple[int, str]]:
+    """Each comment of a document that can be read, with the place at which it begins."""
+    for found in _TOKEN.finditer(text):
+        if found[0].startswith("#"):
+            yield found.start(), found[0]
+
+
+def lines_in_strings(text: str) -> set[int]:
+    """The places at which those lines begin whose begin is within a string."""
+    return {
+        found.start() + place + 1
+        for found in _TOKEN.finditer(text)
+        for place, each in enumerate(found[0])
+        if each == "\n"
+    }
+
+
+def read_toml(text: str, path: Path) -> dict[str, Any]:
+    """The document in a settings file.
+
+    Raises:
+        ConfigurationError: It is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{path} is not TOML that can be added to ({error}), so it is left as it is"
+        ) from None

@@ -20,11 +20,9 @@ import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.approval import DenyRule, Policy
-from meup_agent.cli.guard.agents import CodingAgent, HookProgram, starts_hook
-from meup_agent.cli.guard.codex_terminals import SWITCH
-from meup_agent.cli.guard.files import read_settings
-from meup_agent.cli.guard.toml_text import read_toml
-from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint
+from meup_agent.cli.guard.agents import SWITCH, CodingAgent, HookProgram, starts_hook
+from meup_agent.cli.guard.files import read_settings, read_toml
+from meup_agent.cli.up.endpoints import HOOKS_PATH, HookEndpoint
 from meup_agent.doors.codex_server import app_server
 from meup_agent.doors.model_api import ModelApi
 from meup_agent.gateway.config import ROLES, HttpConfig, first_token, one_space_config

@@ -21,7 +21,7 @@ from anyio import to_thread
 
 from meup_agent.cli.failures import require_extra
 from meup_agent.cli.render.output import warn
-from meup_agent.cli.up.clients import SPACE
+from meup_agent.cli.up.autostart import SPACE
 from meup_agent.cli.up.state import (
     digest_of,
     journal_path,
@@ -49,7 +49,7 @@ from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     from meup_agent.approval.policy.rules import Pattern, QuorumRule
-    from meup_agent.cli.commands.hosting.gateway import ListenOptions
+    from meup_agent.cli.commands.gateway import ListenOptions
     from meup_agent.cli.up.children import ChildProgram, Children
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens

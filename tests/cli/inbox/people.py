@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from meup_agent import Agent, ProposalHandle, Space
 from meup_agent.approval import DecidedItem, Inbox, InboxItem, Reviewer
-from meup_agent.cli.inbox.screen import RowsView
+from meup_agent.cli.render.screen import RowsView
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.commands import InboxApp, ScreenQuestion
 from tests.interaction.people import InMemory, join

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.cli.inbox.card import MAX_SHOWN
+from meup_agent.cli.render.card import MAX_SHOWN
 from tests.cli.commands import exit_codes, run
 from tests.cli.inbox.conftest import Office, Person
 from tests.cli.participants import post
@@ -266,7 +266,7 @@ def test_without_a_terminal_the_inbox_is_its_list(meup: Person, office: Office) 
 def test_without_textual_the_inbox_is_its_list_and_says_how_to_get_it(
     meup: Person, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meup_agent.cli.commands.participant.inbox.find_spec", lambda _: None)
+    monkeypatch.setattr("meup_agent.cli.commands.inbox.find_spec", lambda _: None)
     proposal = office.propose("write", path="a")
     done = meup()
     assert (done.code, proposal[:8] in done.out) == (0, True)

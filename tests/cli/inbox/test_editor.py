@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from meup_agent.cli.inbox.screen import edited_arguments, run_editor
+from meup_agent.cli.render.screen import edited_arguments, run_editor
 from tests.cli.commands import EditRefused
 from tests.patience import PATIENCE
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from meup_agent.approval import InboxItem
-from meup_agent.cli.inbox.card import MAX_COMMANDS, Notifier
+from meup_agent.cli.render.card import MAX_COMMANDS, Notifier
 from meup_agent.errors import ConfigurationError
 from tests.patience import PATIENCE
 from tests.wire import Call

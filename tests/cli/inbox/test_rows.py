@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from meup_agent.cli.inbox.card import GUTTER, Part, ShownValue, wrapped
-from meup_agent.cli.inbox.screen import as_text
+from meup_agent.cli.render.card import GUTTER, Part, ShownValue, wrapped
+from meup_agent.cli.render.screen import as_text
 from tests.cli.commands import CardRow
 
 JSON = st.recursive(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Fulfillment, Rejection
-from meup_agent.cli.inbox.screen import GUARD_SECONDS, REASON_KEYS
+from meup_agent.cli.render.screen import GUARD_SECONDS, REASON_KEYS
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import Desk, desk, shown
 from tests.cli.inbox.people import anyio_backend as anyio_backend

@@ -8,7 +8,7 @@ import pytest
 
 from meup_agent import ProposalHandle, Rejection
 from meup_agent.approval import Inbox
-from meup_agent.cli.inbox.card import MAX_SHOWN
+from meup_agent.cli.render.card import MAX_SHOWN
 from tests.cli.commands import ScreenQuestion
 from tests.cli.inbox.people import Desk, desk
 from tests.cli.inbox.people import anyio_backend as anyio_backend

@@ -14,7 +14,7 @@ import nats
 import pytest
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.commands.hosting.gateway import describe_checked
+from meup_agent.cli.commands.gateway import describe_checked
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
 from meup_agent.gateway.cluster.membership import config_parts

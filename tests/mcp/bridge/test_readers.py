@@ -28,7 +28,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from meup_agent import Agent, Envelope, Proposal, Settings
 from meup_agent.approval import AllowRule, AskRule, DenyRule, Inbox, Policy, PolicyRule, Verdict
 from meup_agent.approval.policy.decider import Decider
-from meup_agent.cli.inbox.card import ShownValue, card_rows
+from meup_agent.cli.render.card import ShownValue, card_rows
 from meup_agent.cli.render.formatting import format_envelope
 from meup_agent.errors import MeupError
 from meup_agent.gateway import Gateway, GatewayLimits

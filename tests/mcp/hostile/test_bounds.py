@@ -11,11 +11,11 @@ import mcp_types as types
 import pytest
 
 from meup_agent import Agent, Space
+from meup_agent.cli.render.logs import PacedLines
 from meup_agent.client import offers
 from meup_agent.errors import RequestError
 from meup_agent.mcp import HttpServer
 from meup_agent.mcp.bridge.transports import MAX_MESSAGE_BYTES, _limited_client
-from meup_agent.mcp.sdk.logs import PacedLines
 from meup_agent.mcp.sdk.naming import OwnName
 from meup_agent.mcp.server.client_member import SubscribedResources
 from tests.mcp.bridge.stage import bridged

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import httpx
 
-from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint
+from meup_agent.cli.up.endpoints import MCP_PATH, McpEndpoint
 from meup_agent.gateway import Config, SpaceConfig
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateways import RunningGateway, new_token, participant, serve

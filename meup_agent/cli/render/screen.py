@@ -57,7 +57,7 @@ from meup_agent.approval.policy.rules import CONFIRM_WORD
 from meup_agent.approval.yeses import read_scope
 from meup_agent.causes import Reason
 from meup_agent.cli.arguments import read_json
-from meup_agent.cli.inbox.card import (
+from meup_agent.cli.render.card import (
     MAX_LISTED,
     MAX_SHOWN,
     ONLY_HEARD,

@@ -29,10 +29,17 @@ from meup_agent.cli.guard.agents import (
     other_hooks,
 )
 from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_change
-from meup_agent.cli.guard.plan import GuardPlan, plan_install, plan_removal
-from meup_agent.cli.guard.servers import GuardRecord, gateway_servers, secrets_in, server_lists
+from meup_agent.cli.guard.plan import (
+    GuardPlan,
+    GuardRecord,
+    gateway_servers,
+    plan_install,
+    plan_removal,
+    secrets_in,
+    server_lists,
+)
 from meup_agent.cli.options import argument, flag, option
-from meup_agent.cli.up.clients import start_up
+from meup_agent.cli.up.autostart import start_up
 from meup_agent.cli.up.state import (
     FILE_MODE,
     SOCKET_SUFFIX,

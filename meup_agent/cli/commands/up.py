@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import anyio
 
-from meup_agent.cli.commands.hosting.console import link_lines, make_console, sign_in_link
-from meup_agent.cli.commands.hosting.gateway import (
+from meup_agent.cli.commands.gateway import (
     GatewayStop,
     ListenOptions,
     announce_to_terminals,
     announced,
     describe_checked,
     describe_started,
+    link_lines,
     log_gateway,
+    make_console,
     reloading,
     run_gateway,
+    sign_in_link,
 )
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.loading_notice import LOADING
@@ -41,9 +43,23 @@ from meup_agent.cli.options import (
 )
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
-from meup_agent.cli.up.clients import AUTOSTART_VARIABLE, autostart_words, client_entry
-from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint, serves_hooks
-from meup_agent.cli.up.mcp_endpoint import MCP_PATH, McpEndpoint, serves_mcp
+from meup_agent.cli.up.autostart import (
+    AUTOSTART_VARIABLE,
+    ServiceUnit,
+    autostart_words,
+    client_entry,
+    install_unit,
+    is_installed,
+    remove_unit,
+)
+from meup_agent.cli.up.endpoints import (
+    HOOKS_PATH,
+    MCP_PATH,
+    HookEndpoint,
+    McpEndpoint,
+    serves_hooks,
+    serves_mcp,
+)
 from meup_agent.cli.up.plan import (
     AGENT,
     YOU,
@@ -77,6 +93,7 @@ if TYPE_CHECKING:
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.bridge.transports import ServerStarter
+
 
 DEFAULT_FILE: Final = Path("space.yaml")
 
@@ -277,7 +294,7 @@ def up(
         bridged = plan.bridged
         if bridged:
             require_extra("MCP")
-            from meup_agent.mcp.sdk.logs import silence_sdk_logs
+            from meup_agent.cli.render.logs import silence_sdk_logs
 
             silence_sdk_logs()
         if not can_listen(plan.settings.host, plan.settings.port):
@@ -296,18 +313,17 @@ def up(
 
 def _change_unit(place: Path, read: Callable[[], Plan], *, install: bool) -> None:
     """Set up a unit of the user's service manager, or remove it."""
-    from meup_agent.cli.up import service
     from meup_agent.cli.up.state import up_lock
 
-    unit = service.ServiceUnit.of_command_line(place.resolve(), sys.argv[1:])
+    unit = ServiceUnit.of_command_line(place.resolve(), sys.argv[1:])
     if not install:
-        sys.stdout.write(f"{visible(service.uninstall(unit), 2_000)}\n")
+        sys.stdout.write(f"{visible(remove_unit(unit), 2_000)}\n")
         return
-    if not service.is_installed(unit):
+    if not is_installed(unit):
         with up_lock(place):  # one that runs in a terminal would keep the unit from starting
             pass
     read()  # what is wrong is said here, and not in a log
-    for line in service.install(unit).splitlines():
+    for line in install_unit(unit).splitlines():
         sys.stdout.write(f"{visible(line, 2_000)}\n")
 
 

@@ -1,4 +1,4 @@
-"""``meup gateway``: run a gateway; ``meup gateway reload``: let it read its files again."""
+"""``meup gateway``: run one, and let it read its files again; ``meup console``: sign in to it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import (
@@ -20,17 +21,17 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import anyio
+import anyio.to_thread
+import msgspec
 import typer
+from anyio import CapacityLimiter, to_thread
+from anyio.abc import SocketStream
 
+from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandTyper
-from meup_agent.cli.commands.hosting.console import (
-    link_lines,
-    make_console,
-    open_link,
-    sign_in_link,
-)
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import (
     Insecure,
@@ -39,6 +40,7 @@ from meup_agent.cli.options import (
     RunningPort,
     TlsCertificate,
     TlsKey,
+    argument,
     expand_groups,
     flag,
     option,
@@ -48,28 +50,34 @@ from meup_agent.cli.render.logs import log_to_stderr
 from meup_agent.cli.render.output import warn, write_note
 from meup_agent.cli.signals import ENDING, HANGUP, watch_signals
 from meup_agent.cli.up.state import (
+    SOCKET_MODE,
     GatewayLock,
+    Owner,
     bind_socket,
     dev_folder,
     dev_lock,
+    find_gateway,
     gateway_lock,
     notify_targets,
     token_path,
 )
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, MeupError, explain_os_error, system_reason
 from meup_agent.escape import visible
 from meup_agent.gateway.auth import write_new_file
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT, PARTICIPANTS, Config, dev_config
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.base import background_tasks
-from meup_agent.transport.urls import socket_url
+from meup_agent.transport.urls import short_path, socket_url
 
 if TYPE_CHECKING:
+    import httpx
     from starlette.types import ASGIApp
 
+    from meup_agent.gateway.config import Config
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.gateway.space_yaml import MakeTokens
+
 
 ROLES: Final = {
     "proposer": "may not call tools, so it proposes",
@@ -258,7 +266,7 @@ def gateway_group(
     if open_console and not dev:
         raise ConfigurationError("--open is for --dev; sign in with a token of the file")
     log_gateway(listen)
-    from meup_agent.cli.up.hook_endpoint import HOOKS_PATH, HookEndpoint, serves_hooks
+    from meup_agent.cli.up.endpoints import HOOKS_PATH, HookEndpoint, serves_hooks
     from meup_agent.gateway.config_file import environment_over, load_config
     from meup_agent.gateway.space_yaml import find_space_file
 
@@ -350,7 +358,7 @@ def reload(
 
     Example: `meup gateway reload`
     """
-    from meup_agent.cli.up.control import ask_reload
+    from meup_agent.cli.commands.gateway import ask_reload
     from meup_agent.cli.up.state import find_reloadable
 
     found = find_reloadable(port)
@@ -386,7 +394,7 @@ async def reloading(
     lock: GatewayLock | None,
 ) -> AsyncGenerator[None]:
     """The block in which a gateway reads its files again, by a command or by SIGHUP."""
-    from meup_agent.cli.up.control import ConfigReloader, take_commands
+    from meup_agent.cli.commands.gateway import ConfigReloader, take_commands
     from meup_agent.gateway.network import fit_open_files
 
     reloader = ConfigReloader(running, lambda: fit_open_files(read()))
@@ -518,7 +526,7 @@ class GatewayStop:
     """
 
     def __init__(self) -> None:
-        from meup_agent.cli.up.control import has_terminal
+        from meup_agent.cli.commands.gateway import has_terminal
 
         self.asked = anyio.Event()
         self.hurry = anyio.Event()
@@ -699,4 +707,319 @@ def _is_running(process: int | None) -> bool:
         return False
     except (OSError, OverflowError):
         return True
+    return True
+
+
+# --- meup console ---
+
+DECIDERS: Final = ("you", "fulfiller")
+"""The participants that a person is where no name is given, if the gateway has one of them."""
+
+SOMEWHERE: Final = ("192.0.2.1", 9)
+"""An address of documents (RFC 5737), to find by which of its own this machine reaches others;
+nothing is sent there."""
+
+
+def console(
+    name: Annotated[
+        str | None,
+        argument("NAME", "The participant to be; else MEUP_PARTICIPANT, `you` or `fulfiller`."),
+    ] = None,
+    port: RunningPort = None,
+    lan: Annotated[
+        bool,
+        flag("--lan", "A link for another machine of this network, also as a QR code for a phone."),
+    ] = False,
+    host: Annotated[
+        str | None,
+        option("HOST", "With `--lan`: this machine's name or address there; else it is looked up."),
+    ] = None,
+    no_open: Annotated[bool, flag("--no-open", "Print the link, and open no browser.")] = False,
+) -> None:
+    """Sign in to the console of `meup up` or `meup gateway --dev`: open it in your browser.
+
+    Prints a link that signs in one browser, once, within ten minutes. Whoever has it acts as the
+    participant, so give it to no one else. The gateway must run on this machine, under the same
+    user.
+
+    With `--lan` the link is for a phone, and is shown as a QR code, too. The gateway must be
+    reachable from there, and speak TLS: `meup up --lan --tls-certificate FILE --tls-key FILE`.
+
+    Example: `meup console`
+
+    Example: `meup console ann --no-open`
+
+    Example: `meup console --lan`
+    """
+    require_extra("a gateway")
+    if host is not None and not lan:
+        raise ConfigurationError("--host is for --lan")
+    gateway = find_gateway(port)
+    who = _participant(gateway, name)
+    if gateway.http is None:
+        raise Failure(f"the gateway at {gateway.url} serves no HTTP, and so no console")
+    origin = gateway.http if not lan else _lan_origin(gateway.http, host)
+    made = anyio.run(_make_link, gateway, who)
+    if lan and made.get("local"):
+        raise Failure(
+            f"the gateway at {gateway.url} listens on this machine only; start it with --lan"
+        )
+    link = f"{origin}{made['path']}"
+    sys.stdout.write("\n".join(link_lines(link, visible(who, 80))) + "\n")
+    if lan:
+        _draw(link)
+    elif not no_open and not os.environ.get("SSH_CONNECTION"):
+        sys.stdout.flush()
+        anyio.run(open_link, link)
+
+
+def _participant(gateway: Owner, name: str | None) -> str:
+    known = gateway.token_files
+    if name is None:
+        usual = (os.environ.get("MEUP_PARTICIPANT", ""), *DECIDERS)
+        name = next((each for each in usual if each in known), None)
+        if name is None and len(known) == 1:
+            return next(iter(known))
+    return gateway.check_name(name)
+
+
+def _lan_origin(http: str, host: str | None) -> str:
+    """The address of the gateway for other machines."""
+    parts = urlsplit(http)
+    if parts.scheme != "https":
+        raise Failure(
+            "a link that passes a network needs TLS, since whoever reads it is signed in; start the"
+            " gateway with --lan --tls-certificate FILE --tls-key FILE"
+        )
+    if host is None:
+        try:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect(SOMEWHERE)
+                host = str(probe.getsockname()[0])
+        except OSError:
+            raise Failure("this machine is in no network; give its address by --host") from None
+    shown = f"[{host}]" if ":" in host else host
+    return f"https://{shown}:{parts.port or 443}"
+
+
+async def _make_link(gateway: Owner, who: str) -> dict[str, Any]:
+    """Ask the gateway for a link, at its socket, where no other user can listen."""
+    import httpx
+
+    from meup_agent.transport.http import open_client
+
+    try:
+        async with open_client(gateway.socket, f"Bearer {gateway.token(who)}") as client:
+            answer = await client.post("/console/links")
+    except httpx.HTTPError as error:
+        why = type(error).__name__
+        raise Failure(f"the gateway at {gateway.url} gives no answer ({why})") from None
+    if answer.status_code == 404:
+        raise Failure(
+            f"the gateway at {gateway.url} serves no console; http.console: true in its"
+            " configuration turns it on, as --lan does"
+        )
+    return _document(answer, gateway)
+
+
+def _document(answer: httpx.Response, gateway: Owner) -> dict[str, Any]:
+    try:
+        document: dict[str, Any] = answer.json()
+    except ValueError:
+        document = {}
+    if answer.status_code != 200 or "path" not in document:
+        why = visible(str(document.get("message", f"status {answer.status_code}")), 200)
+        raise Failure(f"the gateway at {gateway.url} gives no link: {why}")
+    return document
+
+
+def _draw(link: str) -> None:
+    """Draw a QR code where a terminal can show it."""
+    require_extra("a QR code")
+    import segno
+
+    try:
+        "█▀▄".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return  # the link says the same
+    segno.make(link, error="l").terminal(compact=True)
+    sys.stdout.write("\n")
+
+
+# --- the console of a gateway that a command runs ---
+# Made where it is served, and the way into it.
+
+
+def make_console(settings: Config) -> Console | None:
+    """The console of a gateway; ``None``: it is to have none."""
+    from meup_agent.gateway.network import serves_console
+
+    if not serves_console(settings, settings.host):
+        return None
+    # Loaded only where it is wanted: templates take their time.
+    from meup_agent.gateway.console import Console
+
+    return Console()
+
+
+def sign_in_link(console: Console | None, running: RunningGateway, token: str | None) -> str | None:
+    """A one-time link into the console for a token's participant; ``None``: there is none."""
+    url = running.console_url
+    if console is None or url is None or token is None:
+        return None
+    return console.sign_in_link(url, token)
+
+
+async def open_link(link: str | None) -> None:
+    """Open a link in the user's browser.
+
+    Raises:
+        ConfigurationError: There is no console to open.
+    """
+    if link is None:
+        raise ConfigurationError("--open needs the console, which http.console turns off")
+    import webbrowser
+
+    if not await anyio.to_thread.run_sync(webbrowser.open, link):
+        warn("no browser could be opened; open the link yourself")
+
+
+def link_lines(link: str | None, participant: str) -> list[str]:
+    """The lines of a banner that say where to decide in a browser."""
+    if link is None:
+        return []
+    said = f"Decide in a browser, as {participant} (once, within ten minutes):"
+    return [said, "", f"  {link}", ""]
+
+
+# --- reading a running gateway's files again ---
+# By SIGHUP, and by `meup gateway reload`, which dials a Unix socket of its own beside the gateway's
+# lock, in its user's folder: so it reaches the process that holds the lock, in a container, too,
+# where a number of a process would be another's. Nothing is asked there but to read the files.
+
+RELOAD: Final = b"reload\n"
+"""All that may be asked."""
+
+ASK_SECONDS: Final = 5.0
+"""Seconds for a command to say what it wants, and to take its answer."""
+
+READ_SECONDS: Final = 45.0
+"""Seconds for reading the files: one that never answers must hold up no later attempt."""
+
+ANSWER_SECONDS: Final = 60.0
+"""Seconds that a command waits for its answer: the files may be on a slow network."""
+
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+"""Bytes of an answer, which names the participants that have changed."""
+
+MAX_COMMANDS: Final = 8
+"""Commands that are answered at a time; the others wait."""
+
+
+class ReloadAnswer(msgspec.Struct):
+    """The outcome of reading the files again, as the socket tells it."""
+
+    said: str
+    done: bool
+
+
+class ConfigReloader:
+    """Reads the files of a gateway again, one time after another.
+
+    Args:
+        running: The gateway.
+        read: Reads its configuration as at the start; raises :exc:`MeupError`.
+    """
+
+    def __init__(self, running: RunningGateway, read: Callable[[], Config]) -> None:
+        self._running = running
+        self._read = read
+        self._turn = anyio.Lock()
+
+    async def reload(self) -> ReloadAnswer:
+        """Read the files again; what is wrong with them leaves everything as it is."""
+        async with self._turn:
+            try:
+                with anyio.fail_after(READ_SECONDS):
+                    read = await to_thread.run_sync(self._read, abandon_on_cancel=True)
+                said, done = str(self._running.reload(read)), True
+            except TimeoutError:
+                said, done = (
+                    "nothing is changed: the files cannot be read, one gives no answer",
+                    False,
+                )
+            except MeupError as error:
+                said, done = f"nothing is changed: {error}", False
+            except Exception as error:
+                log.exception("the configuration could not be read again")
+                said, done = f"nothing is changed: {type(error).__name__}; the log says more", False
+        log.log(logging.INFO if done else logging.ERROR, "configuration read again: %s", said)
+        return ReloadAnswer(said, done)
+
+
+@asynccontextmanager
+async def take_commands(path: Path, reloader: ConfigReloader) -> AsyncGenerator[None]:
+    """Answer ``meup gateway reload`` at a socket for the length of a block.
+
+    Raises:
+        ConfigurationError: There can be no socket.
+    """
+    limiter = CapacityLimiter(MAX_COMMANDS)
+
+    async def answer(stream: SocketStream) -> None:
+        with suppress(anyio.BrokenResourceError, anyio.EndOfStream):
+            async with stream, limiter:
+                asked = b""
+                with anyio.move_on_after(ASK_SECONDS):
+                    asked = await stream.receive(len(RELOAD))
+                if asked == RELOAD:
+                    said = msgspec.json.encode(await reloader.reload())
+                    with anyio.move_on_after(ASK_SECONDS):
+                        await stream.send(said)
+
+    with short_path(str(path)) as short:
+        with explain_os_error(f"the socket {path} cannot be made"):
+            listener = await anyio.create_unix_listener(short, mode=SOCKET_MODE)
+    try:
+        async with background_tasks() as tasks:
+            tasks.start_soon(listener.serve, answer)
+            yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await listener.aclose()
+        with suppress(OSError):
+            os.unlink(path)
+
+
+async def ask_reload(path: Path) -> ReloadAnswer:
+    """Let a gateway read its files again.
+
+    Raises:
+        Failure: It does not answer.
+    """
+    answer = bytearray()
+    try:
+        with anyio.fail_after(ANSWER_SECONDS), short_path(str(path)) as short:
+            async with await anyio.connect_unix(short) as stream:
+                await stream.send(RELOAD)
+                with suppress(anyio.EndOfStream):
+                    while len(answer) < MAX_ANSWER_BYTES:
+                        answer += await stream.receive()
+        return msgspec.json.decode(bytes(answer), type=ReloadAnswer)
+    except (OSError, TimeoutError, anyio.BrokenResourceError, msgspec.MsgspecError):
+        raise Failure(
+            "the gateway does not answer, and whether it has read its files again is not known;"
+            " its log says so",
+            exit_codes.NO_CONNECTION,
+        ) from None
+
+
+def has_terminal() -> bool:
+    """True if this process has a controlling terminal, whose end is told by SIGHUP."""
+    if sys.platform == "win32":
+        return True
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
     return True

@@ -14,8 +14,8 @@ import anyio
 import typer
 
 from meup_agent.cli.arguments import read_json
-from meup_agent.cli.audit import DamageNote, JournalOptions, Pages
 from meup_agent.cli.commands import CommandTyper
+from meup_agent.cli.commands.journal import DamageNote, JournalOptions, Pages
 from meup_agent.cli.failures import Failure, Misuse, OutputClosed, require_extra
 from meup_agent.cli.options import Json, argument, option
 from meup_agent.cli.render.formatting import counted, counted_as
