@@ -431,13 +431,17 @@ async def test_the_oldest_are_forgotten_by_size(config: PostgresConfig, clock: C
 
 async def test_the_oldest_are_forgotten_by_age(config: PostgresConfig, clock: Clock) -> None:
     async with journal_at(config, clock, max_age=60) as journal:
-        old = await kept(journal, *map(chat, range(3)))
+        await kept(journal, chat(0))
+        size_of_one = journal.size()
+        old = await kept(journal, chat(1), chat(2))
         clock.now += 61_000_000
         (new,) = await kept(journal, chat(9), at=clock.now)
         with anyio.fail_after(PATIENCE):
             while await read(journal) != (new,):  # noqa: ASYNC110 - nobody is told of it
                 await anyio.sleep(0.01)
         assert journal.floor("demo") == old[-1].seq
+        await kept(journal, chat(8), at=clock.now)
+        assert journal.size() == 2 * size_of_one
 
 
 async def test_what_is_open_and_decided_is_known_again(

@@ -81,7 +81,9 @@ def test_it_is_present_until_its_last_connection_ends() -> None:
     host, (watcher, first) = host_with("bob", "alice")
     host.leave(first)
     one, two = joins(host, "alice", Place.BESIDE), joins(host, "alice", Place.BESIDE)
+    assert host.delivery.member("alice") is None  # neither answers for it
     agent = joins(host, "alice")
+    assert host.delivery.member("alice") is agent
     for connection in (one, agent, agent, two):
         assert "alice" in host.owner
         host.leave(connection)
