@@ -173,9 +173,9 @@ async def test_a_yes_there_before_a_no_in_the_space_shows_once_it_ran(
 async def test_a_permit_that_a_dialog_did_not_hear_of_is_settled_by_its_agent(
     said: dict[str, Any],
 ) -> None:
-    def decide(proposal: Proposal) -> Any:
+    async def decide(proposal: Proposal) -> None:
         dialogs.pop().close()
-        return proposal.fulfill()
+        await proposal.fulfill()
 
     dialogs: list[socket.socket] = []
     async with host(decide) as claude:

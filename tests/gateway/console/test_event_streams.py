@@ -179,6 +179,14 @@ async def signed_in(
         yield browser, made
 
 
+async def test_a_stream_is_kept_alive_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meup_agent.gateway.console.timeline.KEEP_ALIVE_SECONDS", 0.01)
+    with anyio.fail_after(PATIENCE):
+        async with signed_in(monkeypatch) as (browser, _), opened(browser, "1.0") as (sock, heard):
+            while heard.count(NOTHING_NEW) < 2:
+                heard += await sock.receive()
+
+
 async def test_unread_stream_ends_with_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     async with signed_in(monkeypatch) as (browser, made), stream(browser):
         queues = made[0].of("demo").queues
