@@ -323,7 +323,10 @@ class WriterThread(_JournalThread, ABC):
         self._waiting: list[WriteJob] = []
         self._notes: dict[object, tuple[str, tuple[Any, ...]]] = {}
         self._stopping = False
-        self._changed = threading.Condition()
+        self._mutex = threading.Lock()
+        # Released to wake the thread: a condition costs several times as much for each batch.
+        self._bell = threading.Lock()
+        self._bell.acquire()
         self._since = STEP  # written since the oldest were looked at
         self._looked = 0
         self._more = False
@@ -332,23 +335,28 @@ class WriterThread(_JournalThread, ABC):
 
     def put(self, work: Sequence[WriteJob]) -> None:
         """Hand over what is to be written next."""
-        with self._changed:
+        with self._mutex:
             self._waiting += work
-            self._changed.notify()
+            self._ring()
 
     def note(self, key: object, statement: str, *values: Any) -> None:
         """Execute a statement next, in place of an earlier one with that key."""
-        with self._changed:
+        with self._mutex:
             self._notes[key] = statement, values
-            self._changed.notify()
+            self._ring()
 
     def stop(self, *, discard: bool = False) -> None:
         """End when everything is written, or at once."""
-        with self._changed:
+        with self._mutex:
             self._stopping = True
             if discard:
                 self._waiting.clear()
-            self._changed.notify()
+            self._ring()
+
+    def _ring(self) -> None:
+        """Wake the thread, which is behind by one ring at most; the lock is held."""
+        if self._bell.locked():
+            self._bell.release()
 
     # --- an engine ----------------------------------------------------------------------------
 
@@ -389,9 +397,11 @@ class WriterThread(_JournalThread, ABC):
 
     def _next(self, *, wait: bool) -> list[WriteJob] | None:
         """The next batch, empty if it is time to forget something; ``None`` at the end."""
-        with self._changed:
-            if wait and not (self._waiting or self._notes or self._stopping):
-                self._changed.wait(self.interval)
+        # Without the lock: who adds something rings afterwards.
+        if wait and not (self._waiting or self._notes or self._stopping):
+            interval = self.interval
+            self._bell.acquire(timeout=-1 if interval is None else interval)
+        with self._mutex:
             notes, self._notes = self._notes, {}
             is_over = self._stopping and not self._waiting
             work = self._waiting[:MAX_BATCH]
