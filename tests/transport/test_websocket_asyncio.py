@@ -1,8 +1,11 @@
 """The connection on asyncio, beyond the contract of every transport."""
 
+from contextlib import suppress
+
 import anyio
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from meup_agent.transport.websocket_asyncio import open_websocket
 from tests.patience import PATIENCE
@@ -31,3 +34,33 @@ async def test_transport_that_has_ended_is_not_aborted(monkeypatch: pytest.Monke
                 await wire.close()
                 monkeypatch.setattr(wire, "transport", Ended())
                 await wire.abort()
+
+
+READS = b"".join(
+    (
+        b"\x81\x05first",
+        b"\x82\x7e\x00\x80" + 128 * b"#",
+        b"\x01\x03one",  # a message of two frames, with a ping between them
+        b"\x89\x00",
+        b"\x80\x04 two",
+        b"\x81\x04last",
+        b"\x88\x02\x03\xe8",
+    )
+)
+"""What a peer sends: messages of one frame and of several, and a close frame."""
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 11, 139, 160, len(READS)])
+async def test_messages_are_read_however_reads_cut_them(size: int) -> None:
+    heard: list[bytes] = []
+    with anyio.fail_after(PATIENCE):
+        async with serve(ServerConnection.wait_closed, "127.0.0.1", 0) as server:
+            host, port = next(iter(server.sockets)).getsockname()
+            url = f"ws://{host}:{port}"
+            async with open_websocket(url, url, open_timeout=PATIENCE) as wire:
+                for start in range(0, len(READS), size):
+                    wire.data_received(READS[start : start + size])
+                with suppress(ConnectionClosed):
+                    while True:
+                        heard.append(bytes(await wire.recv(False)))
+    assert heard == [b"first", 128 * b"#", b"one two", b"last"]
