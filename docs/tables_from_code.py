@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from meup_agent.gateway.edge.http.views import RuntimeCollector
 from meup_agent.gateway.limits import LIMIT_ROWS
-from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.allowance import SpaceCounters
 
 PACKAGE = Path(__file__).parent.parent / "meup_agent"
 

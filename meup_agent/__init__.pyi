@@ -19,7 +19,7 @@ from meup_agent.protocol.exchange import Limits as Limits
 from meup_agent.protocol.exchange import Mode as Mode
 from meup_agent.protocol.exchange import Participant as Participant
 from meup_agent.protocol.exchange import Wait as Wait
-from meup_agent.protocol.proposals.lifecycle import ProposalState as ProposalState
+from meup_agent.protocol.proposals import ProposalState as ProposalState
 from meup_agent.protocol.wire.envelope import Envelope as Envelope
 from meup_agent.protocol.wire.outcomes import CallOutcome as CallOutcome
 from meup_agent.protocol.wire.outcomes import Expiry as Expiry

@@ -13,23 +13,24 @@ from meup_agent.client.messages import DecisionReceipt
 from meup_agent.client.offers import FoundTool
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.protocol.exchange import Conflict
-from meup_agent.protocol.wire.control_payloads import (
+from meup_agent.protocol.wire.membership import Guarantees
+from meup_agent.protocol.wire.outcomes import FailedFulfillment
+from meup_agent.protocol.wire.payloads import (
     Acknowledgement,
+    Change,
     Clear,
     Compact,
     CompactDone,
     Forget,
+    Grant,
     ParticipantStatus,
     Pause,
     Restart,
     Resumption,
+    Revocation,
     Shutdown,
     StatusRequest,
 )
-from meup_agent.protocol.wire.management_payloads import Grant, Revocation
-from meup_agent.protocol.wire.membership import Guarantees
-from meup_agent.protocol.wire.outcomes import FailedFulfillment
-from meup_agent.protocol.wire.payloads import Change
 
 __all__ = [
     "Acknowledgement",

@@ -15,7 +15,7 @@ from meup_agent.errors import InvalidPattern
 from meup_agent.escape import ELLIPSIS, arguments, compact, visible, visible_name
 from meup_agent.protocol.audit import Ignored
 from meup_agent.protocol.capability import compile_capabilities
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.payloads import Call, Change
 

@@ -10,50 +10,45 @@ from itertools import count
 from typing import Any
 
 from meup_agent.protocol.audit import Audit, AuditRecord, Ignored, StepKind, proposal_as_json
-from meup_agent.protocol.proposals.lifecycle import SPARE_DEADLINES, ProposalState
-from meup_agent.protocol.proposals.record import ProposalKey
+from meup_agent.protocol.proposals import SPARE_DEADLINES, ProposalKey, ProposalState
 from meup_agent.protocol.space import delivery
-from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import (
-    SORT_KEYS,
-    DecisionRow,
-    HistoryPage,
-    HistoryQuery,
-    ProposalChange,
-    select_decisions,
-)
+from meup_agent.protocol.space.allowance import Allowance, SpaceCounters
 from meup_agent.protocol.space.journal import (
     MAX_PAGE_BYTES,
+    SORT_KEYS,
+    DecisionRow,
     Entry,
     Fact,
     FoldBegin,
+    HistoryPage,
+    HistoryQuery,
     Journal,
     MemoryJournal,
     NumberRange,
+    ProposalChange,
     Recovered,
     ignore,
+    select_decisions,
 )
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.owner import TAKEN_OVER, SpaceFold, SpaceParameters
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import TAKEN_OVER, SpaceFold, SpaceParameters, SpaceServer
 from meup_agent.protocol.space.state.grants import member_capabilities
-from meup_agent.protocol.space.state.indexes import MAX_ORIGINS, OpenItem
-from meup_agent.protocol.space.state.inflight import MAX_LISTED_TOOLS, OPEN_SECONDS
-from meup_agent.protocol.space.state.presence import AbsenceTracker, JoinState
-from meup_agent.protocol.space.state.rules import Rules
-from meup_agent.protocol.space.state.state import SpaceState
-from meup_agent.protocol.space.state.streams import GRACE_SECONDS
-from meup_agent.protocol.space.state.verdicts import (
+from meup_agent.protocol.space.state.indexes import (
+    MAX_ORIGINS,
     Acceptance,
     Answer,
     Broadcast,
     Discard,
     FrameVerdict,
+    OpenItem,
     Refusal,
     Repetition,
     TokenIssued,
 )
+from meup_agent.protocol.space.state.inflight import MAX_LISTED_TOOLS, OPEN_SECONDS
+from meup_agent.protocol.space.state.rules import Rules
+from meup_agent.protocol.space.state.state import SpaceState
+from meup_agent.protocol.space.state.streams import GRACE_SECONDS, AbsenceTracker, JoinState
 
 
 def space_server(

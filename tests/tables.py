@@ -24,8 +24,8 @@ from meup_agent.protocol.exchange import (
     Wake,
     Work,
 )
+from meup_agent.protocol.exchange.effects import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
 from meup_agent.protocol.exchange.handlers import Admission
 from meup_agent.protocol.exchange.responses import EXPLANATION_CHARS
-from meup_agent.protocol.exchange.stream_buffer import MAX_UNREAD_BYTES, MAX_UNREAD_FRAMES
-from meup_agent.protocol.proposals.store import MAX_FULFILLMENTS, MAX_PROPOSALS, ProposalStore
+from meup_agent.protocol.proposals import MAX_FULFILLMENTS, MAX_PROPOSALS, ProposalStore
 from meup_agent.protocol.wire.ttl_map import Tombstones

@@ -15,12 +15,15 @@ from meup_agent.protocol.capability import (
     compile_pattern,
 )
 from meup_agent.protocol.capability.compiled_capabilities import MAX_CAPABILITIES
-from meup_agent.protocol.capability.patterns import ArgumentCompiler, DefaultedObject
-from meup_agent.protocol.capability.reading import Reading, WorkBudget
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, decode, encode
-from meup_agent.protocol.dialects.base import as_broadcast
-from meup_agent.protocol.exchange.lifecycle import INBOUND, InboundState
-from meup_agent.protocol.proposals.lifecycle import PROPOSAL, last_moment
+from meup_agent.protocol.capability.patterns import (
+    ArgumentCompiler,
+    DefaultedObject,
+    Reading,
+    WorkBudget,
+)
+from meup_agent.protocol.dialects import DEFAULT_DIALECT, DIALECTS, as_broadcast, decode, encode
+from meup_agent.protocol.exchange.effects import INBOUND, InboundState
+from meup_agent.protocol.proposals import PROPOSAL, last_moment
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import (
     MAX_FRAME_BYTES,

@@ -35,23 +35,25 @@ from meup_agent.protocol.capability import Pattern, compile_kind, compile_patter
 from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role, StreamBuffer
 from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.wire import payloads
-from meup_agent.protocol.wire.control_payloads import (
+from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.outcomes import Expiry, Explanation, Rejection, Withdrawal
+from meup_agent.protocol.wire.payloads import (
+    PREFIX,
+    TOOL_CALL,
     Acknowledgement,
     Clear,
     Compact,
     CompactDone,
     Forget,
+    Grant,
     ParticipantStatus,
     Pause,
     Restart,
     Resumption,
+    Revocation,
     Shutdown,
     StatusRequest,
 )
-from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.management_payloads import Grant, Revocation
-from meup_agent.protocol.wire.outcomes import Expiry, Explanation, Rejection, Withdrawal
-from meup_agent.protocol.wire.payloads import PREFIX, TOOL_CALL
 
 if TYPE_CHECKING:
     from meup_agent.agent.context import Scope

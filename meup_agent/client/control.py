@@ -10,15 +10,15 @@ from anyio.lowlevel import checkpoint
 
 from meup_agent.client.messages import TIMEOUT, awaited, release_slot
 from meup_agent.errors import OutcomeUnknown, Refused, UsageError
-from meup_agent.protocol.wire import control_payloads, kinds, management_payloads
-from meup_agent.protocol.wire.control_payloads import (
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.payloads import (
     CompactDone,
     Direction,
+    Grant,
     ParticipantStatus,
     Pause,
     read_control,
 )
-from meup_agent.protocol.wire.management_payloads import Grant
 from meup_agent.session.outbox import checked_timeout
 from meup_agent.session.session import refusal_in
 
@@ -119,9 +119,7 @@ class Members:
         """
         listed = [dict(each) for each in capabilities]
         payload = {"recipient": participant, "capabilities": listed, **given(reason=reason)}
-        said = await ask(
-            self._session, management_payloads.GRANT, payload, to=participant, timeout=timeout
-        )
+        said = await ask(self._session, payloads.GRANT, payload, to=participant, timeout=timeout)
         return Grant(said.id, self._session.me, participant, tuple(listed), reason)
 
     @awaited
@@ -157,9 +155,7 @@ class Members:
         if grant is not None:
             what = {"grant_id": grant.id if isinstance(grant, Grant) else grant}
         payload = {"recipient": participant, **what, **given(reason=reason)}
-        await ask(
-            self._session, management_payloads.REVOKE, payload, to=participant, timeout=timeout
-        )
+        await ask(self._session, payloads.REVOKE, payload, to=participant, timeout=timeout)
 
     @awaited
     async def invite(
@@ -196,15 +192,15 @@ class Members:
         }
         said = await ask(
             self._session,
-            management_payloads.INVITE,
+            payloads.INVITE,
             payload,
-            answer=AwaitedAnswer(management_payloads.INVITE_ACK),
+            answer=AwaitedAnswer(payloads.INVITE_ACK),
             timeout=timeout,
         )
         ack = said.payload_object
-        if ack.get("status") == management_payloads.ALREADY_EXISTS:
+        if ack.get("status") == payloads.ALREADY_EXISTS:
             message = f"the space/invite was refused: {participant!r} is a participant already"
-            raise Refused(management_payloads.ALREADY_EXISTS, message, ack)
+            raise Refused(payloads.ALREADY_EXISTS, message, ack)
         token, url = ack.get("token"), ack.get("connection_url")
         return Invitation(
             participant,
@@ -231,7 +227,7 @@ class Members:
             NotSent: As :meth:`grant`.
         """
         payload = {"participant_id": participant, **given(reason=reason)}
-        await ask(self._session, management_payloads.KICK, payload, timeout=timeout)
+        await ask(self._session, payloads.KICK, payload, timeout=timeout)
 
 
 async def ask(
@@ -308,7 +304,7 @@ class Control:
             NotSent: There is no connection any more, and there will be none.
         """
         payload = given(reason=reason, timeout_seconds=checked_timeout(timeout))
-        said = await ask(self._session, control_payloads.PAUSE, payload, to=participant)
+        said = await ask(self._session, payloads.PAUSE, payload, to=participant)
         return Pause(said.id, self._session.me, reason, timeout)
 
     @awaited
@@ -331,7 +327,7 @@ class Control:
         meant = pause.id if isinstance(pause, Pause) else pause
         await ask(
             self._session,
-            control_payloads.RESUME,
+            payloads.RESUME,
             given(reason=reason),
             to=participant,
             correlation=() if meant is None else (meant,),
@@ -355,10 +351,10 @@ class Control:
         """
         said = await ask(
             self._session,
-            control_payloads.REQUEST_STATUS,
+            payloads.REQUEST_STATUS,
             given(fields=list(fields)),
             to=participant,
-            answer=AwaitedAnswer(control_payloads.STATUS, participant),
+            answer=AwaitedAnswer(payloads.STATUS, participant),
             timeout=timeout,
         )
         status = read_control(said, said.payload_object)
@@ -382,7 +378,7 @@ class Control:
             NotSent: As :meth:`pause`.
         """
         payload = {"messages_in_context": 0, **(fields or {}), "status": status}
-        await ask(self._session, control_payloads.STATUS, payload, to=to)
+        await ask(self._session, payloads.STATUS, payload, to=to)
 
     @awaited
     async def forget(
@@ -407,7 +403,7 @@ class Control:
             NotSent: As :meth:`pause`.
         """
         payload = given(direction=direction, entries=entries, reason=reason)
-        await ask(self._session, control_payloads.FORGET, payload, to=participant)
+        await ask(self._session, payloads.FORGET, payload, to=participant)
 
     @awaited
     async def compact(
@@ -433,10 +429,10 @@ class Control:
         """
         said = await ask(
             self._session,
-            control_payloads.COMPACT,
+            payloads.COMPACT,
             given(target_tokens=target_tokens, reason=reason),
             to=participant,
-            answer=AwaitedAnswer(control_payloads.COMPACT_DONE, participant),
+            answer=AwaitedAnswer(payloads.COMPACT_DONE, participant),
             timeout=timeout,
         )
         done = read_control(said, said.payload_object)
@@ -447,13 +443,13 @@ class Control:
     async def clear(self, participant: str, *, reason: str = "") -> None:
         """Have a participant drop all of its context; errors as of :meth:`pause`."""
         payload = given(reason=reason)
-        await ask(self._session, control_payloads.CLEAR, payload, to=participant)
+        await ask(self._session, payloads.CLEAR, payload, to=participant)
 
     @awaited
     async def restart(self, participant: str, *, reason: str = "") -> None:
         """Have a participant begin anew: what it runs ends; errors as of :meth:`pause`."""
         payload = given(reason=reason)
-        await ask(self._session, control_payloads.RESTART, payload, to=participant)
+        await ask(self._session, payloads.RESTART, payload, to=participant)
 
     @awaited
     async def shutdown(self, participant: str, *, reason: str = "") -> None:
@@ -462,4 +458,4 @@ class Control:
         Until it joins anew, our own gateway refuses what it would begin.
         """
         payload = given(reason=reason)
-        await ask(self._session, control_payloads.SHUTDOWN, payload, to=participant)
+        await ask(self._session, payloads.SHUTDOWN, payload, to=participant)

@@ -27,7 +27,7 @@ from meup_agent.errors import (
     UsageError,
     printable,
 )
-from meup_agent.protocol.exchange.inbound_exchange import cause_of_end
+from meup_agent.protocol.exchange.handlers import cause_of_end
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import draft
 from meup_agent.protocol.wire.outcomes import (

@@ -47,9 +47,8 @@ from meup_agent.errors import (
 from meup_agent.protocol.exchange import Key
 from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import encode_json
+from meup_agent.protocol.wire.envelope import compile_program, encode_json
 from meup_agent.protocol.wire.outcomes import result_of
-from meup_agent.protocol.wire.regex import compile_program
 from meup_agent.session.outbox import checked_timeout
 
 if TYPE_CHECKING:

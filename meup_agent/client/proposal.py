@@ -44,8 +44,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.dialects import PUBLISHED, decode
 from meup_agent.protocol.exchange import FulfillmentTarget, ProposalEntry, ProposalKey, Wait
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.proposals.record import fingerprint_of
+from meup_agent.protocol.proposals import ProposalState, fingerprint_of
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import (
     CLOCK_DIFFERENCE,

@@ -12,7 +12,7 @@ from meup_agent.causes import Cause, Reason
 from meup_agent.client.messages import TIMEOUT
 from meup_agent.client.proposal import read_proposal_pages
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.membership import ProposalQuery
 from meup_agent.protocol.wire.outcomes import Expiry, Rejection, Withdrawal

@@ -53,7 +53,7 @@ from meup_agent.client.proposal_feed import withdraw_left
 from meup_agent.client.space import send_report, take_permit
 from meup_agent.errors import MeupError, Refused, RequestError, UsageError
 from meup_agent.mcp.sdk import decisions
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import (
     Expiry,

@@ -22,11 +22,11 @@ from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.allowance import NoticeThrottle, TokenBucket, network_of
 from meup_agent.protocol.space.link import Place
-from meup_agent.protocol.space.state.management import REMOVED
-from meup_agent.protocol.token_strength import is_guessable
+from meup_agent.protocol.space.state.grants import REMOVED
+from meup_agent.protocol.wire.membership import is_guessable
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.space.server import SpaceServer
+    from meup_agent.protocol.space.owner import SpaceServer
 
 
 # --- auth ---

@@ -20,8 +20,7 @@ from typing import Final
 from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log, quote
-from meup_agent.protocol.space.allowance import NoticeThrottle
-from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.allowance import NoticeThrottle, SpaceCounters
 
 TOO_SLOW: Final = 1013
 """Close code for a member that does not read as fast as its space speaks (PROTOCOL 3)."""

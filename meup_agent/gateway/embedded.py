@@ -21,7 +21,7 @@ from meup_agent.gateway.config import (
 )
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.server import Page, RunningGateway, serve
-from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.allowance import SpaceCounters
 
 
 class _EmbeddedGateway(ABC):

@@ -25,7 +25,7 @@ from meup_agent.errors import ConfigurationError, InvalidPattern, explain_os_err
 from meup_agent.gateway.logs import log
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.state.verdicts import (
+from meup_agent.protocol.space.state.indexes import (
     Acceptance,
     Answer,
     Discard,
@@ -35,12 +35,12 @@ from meup_agent.protocol.space.state.verdicts import (
 )
 from meup_agent.protocol.wire.envelope import Envelope, rfc3339
 from meup_agent.protocol.wire.kinds import PROPOSALS
-from meup_agent.protocol.wire.management_payloads import INVITE_ACK
+from meup_agent.protocol.wire.payloads import INVITE_ACK
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.server import SpaceServer
+    from meup_agent.protocol.space.owner import SpaceServer
 
 
 # --- line files ---

@@ -34,15 +34,14 @@ from meup_agent.gateway.config import Config, ConfigChange, compare_configs
 from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.gateway.logs import quote as quote_for_log
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
-from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.allowance import SpaceCounters
 from meup_agent.protocol.space.delivery import Member
 from meup_agent.protocol.space.journal import Journal
 from meup_agent.protocol.space.link import Place
-from meup_agent.protocol.space.owner import SpaceFold, SpaceParameters
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.state.management import NO_TOKEN_CODE, UNCONFIGURED
-from meup_agent.protocol.space.state.verdicts import Recorder, Refusal
-from meup_agent.protocol.token_strength import is_guessable
+from meup_agent.protocol.space.owner import SpaceFold, SpaceParameters, SpaceServer
+from meup_agent.protocol.space.state.grants import NO_TOKEN_CODE, UNCONFIGURED
+from meup_agent.protocol.space.state.indexes import Recorder, Refusal
+from meup_agent.protocol.wire.membership import is_guessable
 
 if TYPE_CHECKING:
     import asyncio

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, SpanKind, get_tracer, set_span_in_context
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.tracing import (
@@ -41,7 +41,7 @@ from meup_agent.tracing import (
 )
 
 if TYPE_CHECKING:
-    from meup_agent.protocol.space.decisions import ProposalChange
+    from meup_agent.protocol.space.journal import ProposalChange
     from meup_agent.protocol.space.state.indexes import OpenItem
 
 

@@ -32,9 +32,15 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.events import Retrying
-from meup_agent.protocol.dialects import DEFAULT_DIALECT, PUBLISHED, decode, encode
-from meup_agent.protocol.dialects.base import to_executor
-from meup_agent.protocol.dialects.mcpx_v01 import BY_RPC_ID, RpcIds
+from meup_agent.protocol.dialects import (
+    BY_RPC_ID,
+    DEFAULT_DIALECT,
+    PUBLISHED,
+    RpcIds,
+    decode,
+    encode,
+    to_executor,
+)
 from meup_agent.protocol.exchange import Mode, Priority
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import check_frame, draft

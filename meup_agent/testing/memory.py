@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.limits import GatewayLimits
-    from meup_agent.protocol.space.counters import SpaceCounters
-    from meup_agent.protocol.space.server import SpaceServer
+    from meup_agent.protocol.space.allowance import SpaceCounters
+    from meup_agent.protocol.space.owner import SpaceServer
     from meup_agent.transport.base import Connector, Transport
 
 _EPOCH: Final = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000

@@ -20,7 +20,7 @@ from meup_agent.gateway.config import one_space_config
 from meup_agent.gateway.console import Console
 from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.wire.membership import numbered
 from tests.bench.envelopes import chat, proposal, request, response, withdrawal
 from tests.bench.gateway_fanout import SEQ, dial, empty

@@ -18,8 +18,8 @@ import httpx
 from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.decisions import WRITE_PROPOSAL
 from meup_agent.gateway.journal.rows import sealed
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.space.decisions import DecisionRow
+from meup_agent.protocol.proposals import ProposalState
+from meup_agent.protocol.space.journal import DecisionRow
 from tests.bench.figures import Figure, Program
 from tests.bench.processes import gateway, process
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability import compile_capabilities, compile_pattern
-from meup_agent.protocol.capability.reading import Reading
+from meup_agent.protocol.capability.patterns import Reading
 from tests.bench.figures import Figure, Program, main
 from tests.bench.timing import microseconds
 

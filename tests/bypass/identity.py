@@ -6,7 +6,7 @@ import httpx
 from meup_agent import Agent
 from meup_agent.approval import AllowRule, Policy
 from meup_agent.approval.policy.rules import Vote, VoteCount
-from meup_agent.protocol.space.state.management import SpaceManager
+from meup_agent.protocol.space.state.grants import SpaceManager
 from tests.bypass.incident import incident
 from tests.bypass.place import (
     CALLS,

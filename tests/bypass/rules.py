@@ -13,7 +13,7 @@ from meup_agent.approval.policy.decider import Decider
 from meup_agent.approval.policy.rules import RULES
 from meup_agent.errors import ConfigurationError, MeupError
 from meup_agent.mcp import ToolLock
-from meup_agent.protocol.capability import strings
+from meup_agent.protocol.capability import patterns
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt
 from tests.mcp.bridge.stage import BRIDGE, bridged, stdio
@@ -108,7 +108,7 @@ async def check_raises(place: Place) -> None:
 
 def _read_paths_as_text(place: Place) -> None:
     """Switch off: a pattern takes what begins as it does, whatever steps follow."""
-    place.patch.setattr(strings, "_tree", lambda root: lambda text, _: text.startswith(f"{root}/"))
+    place.patch.setattr(patterns, "_tree", lambda root: lambda text, _: text.startswith(f"{root}/"))
 
 
 @incident(off=_read_paths_as_text)

@@ -3,7 +3,7 @@
 import anyio
 
 from meup_agent import Agent
-from meup_agent.protocol.exchange.outbound_exchange import FulfillmentCheck
+from meup_agent.protocol.exchange.outbound import FulfillmentCheck
 from tests.bypass.incident import incident
 from tests.bypass.place import Place, attempt, call_itself, fulfill_by_hand, let_call, proposed
 from tests.interaction.people import raw, until

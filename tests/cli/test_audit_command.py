@@ -15,7 +15,7 @@ import pytest
 from meup_agent.cli.commands.journal import moment
 from meup_agent.cli.render.formatting import IdPrefixes
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.audit.audit import LOOK_AHEAD
+from meup_agent.protocol.audit import LOOK_AHEAD
 from meup_agent.wording import IGNORED, duration
 from tests.bench.audit import envelopes, write
 from tests.cli.audited import PARTICIPANTS, Past, past

@@ -12,8 +12,8 @@ from meup_agent.gateway.config import SECTIONS, Defaults, NotifyTarget, OurFile,
 from meup_agent.gateway.config_file import SETTINGS
 from meup_agent.gateway.edge.http.context import refused
 from meup_agent.protocol.space.state import rules
-from meup_agent.protocol.space.state.management import KICKED
-from meup_agent.protocol.space.state.verdicts import ID_IN_USE, LIMIT_EXCEEDED, draft_refusal
+from meup_agent.protocol.space.state.grants import KICKED
+from meup_agent.protocol.space.state.indexes import ID_IN_USE, LIMIT_EXCEEDED, draft_refusal
 from meup_agent.protocol.wire.membership import OBSERVING
 from tests.gateways import LIMIT_ROWS, hash_token, variable_of
 from tests.programs import ROOT

@@ -16,7 +16,7 @@ from meup_agent.protocol.capability import (
     compile_kind,
     compile_pattern,
 )
-from meup_agent.protocol.capability.reading import Reading
+from meup_agent.protocol.capability.patterns import Reading
 
 NAME = "patterns"
 

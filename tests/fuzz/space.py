@@ -15,11 +15,10 @@ from typing import Any
 
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.dialects.base import read_addressees
+from meup_agent.protocol.dialects import decode, read_addressees
 from meup_agent.protocol.space.journal import MemoryJournal
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.kinds import (
     GATEWAY,

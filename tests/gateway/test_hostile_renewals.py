@@ -35,7 +35,7 @@ def proposed(sender: str, id: str) -> bytes:
 
 
 async def test_renewals_of_many_are_bounded_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meup_agent.protocol.proposals.lifecycle.MAX_RENEWALS", RENEWALS)
+    monkeypatch.setattr("meup_agent.protocol.proposals.MAX_RENEWALS", RENEWALS)
     everyone = {name: [{"kind": "*"}] for name in (*HOSTILE, "bob")}
     limits = GatewayLimits(messages_per_second=10_000, max_queued_frames=20_000)
     async with Gateway(participants=everyone, limits=limits) as gateway, AsyncExitStack() as stack:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meup_agent import Envelope, Limits, ProposalState, Reason, Wait
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, ParticipantGone
-from meup_agent.protocol.proposals.resolution import resolve
+from meup_agent.protocol.proposals import resolve
 from meup_agent.types import Cause
 from tests.tables import (
     Cancel,

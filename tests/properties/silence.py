@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from meup_agent import Envelope, ProposalState, Reason
 from meup_agent.errors import MeupError
-from meup_agent.protocol.proposals.record import ProposalEntry
+from meup_agent.protocol.proposals import ProposalEntry
 from meup_agent.types import Cause
 from tests.properties.hosted import Seat
 from tests.spaces import Audit, MemoryJournal, space_server

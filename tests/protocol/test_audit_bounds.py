@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.audit import operation_as_json
-from meup_agent.protocol.audit.records import MAX_RESULT_BYTES, MAX_STEPS
+from meup_agent.protocol.audit import MAX_RESULT_BYTES, MAX_STEPS, operation_as_json
 from tests.protocol.audit_journal import BEGIN, SECOND, Journal
 from tests.spaces import Audit, Entry, proposal_as_json
 from tests.wire import draft, kinds, payloads

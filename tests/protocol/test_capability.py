@@ -6,8 +6,12 @@ import pytest
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.compiled_capabilities import MAX_KINDS_REMEMBERED
-from meup_agent.protocol.capability.patterns import MAX_NESTING, MAX_PARTS
-from meup_agent.protocol.capability.strings import MAX_BRACES, MAX_PATTERN_CHARS
+from meup_agent.protocol.capability.patterns import (
+    MAX_BRACES,
+    MAX_NESTING,
+    MAX_PARTS,
+    MAX_PATTERN_CHARS,
+)
 from tests.protocol.matching import matches, place_of_refusal
 from tests.wire import (
     MAX_CAPABILITIES,

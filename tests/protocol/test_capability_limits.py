@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
 from meup_agent.protocol.capability.compiled_capabilities import MAX_NOT_UNDERSTOOD, joined
-from meup_agent.protocol.capability.patterns import MAX_PATH_STEPS
-from meup_agent.protocol.capability.reading import MAX_WORK, WORK_PER_BYTE, Exhausted, WorkBudget
-from meup_agent.protocol.capability.strings import MAX_STEPS
-from meup_agent.protocol.wire.regex import MAX_PROGRAM_STEPS, MAX_UNICODE_CLASSES
+from meup_agent.protocol.capability.patterns import (
+    MAX_PATH_STEPS,
+    MAX_STEPS,
+    MAX_WORK,
+    WORK_PER_BYTE,
+    Exhausted,
+    WorkBudget,
+)
+from meup_agent.protocol.wire.envelope import MAX_PROGRAM_STEPS, MAX_UNICODE_CLASSES
 from tests.gateways import participant
 from tests.protocol.matching import matches
 from tests.wire import (

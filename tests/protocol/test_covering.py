@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability.covering import (
+from meup_agent.protocol.capability.patterns import (
     MAX_COMPARISONS,
     covers,
     covers_pattern,

@@ -9,13 +9,13 @@ import pytest
 
 from meup_agent import ProposalState
 from meup_agent.errors import IllegalStep
-from meup_agent.protocol.exchange.lifecycle import (
+from meup_agent.protocol.exchange.effects import (
     OUTBOUND,
     InboundEvent,
     OutboundEvent,
     OutboundState,
 )
-from meup_agent.protocol.proposals.lifecycle import ProposalEvent, look_up
+from meup_agent.protocol.proposals import ProposalEvent, look_up
 from tests.wire import INBOUND, PROPOSAL, InboundState
 
 # What the tables must say, written down a second time; the events of a line have the same cell.

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability.reading import fold_path, fold_text
+from meup_agent.protocol.capability.patterns import fold_path, fold_text
 from tests.effort import scaled
 from tests.wire import ArgumentCompiler, DefaultedObject, Reading, WorkBudget, compile_pattern
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent import Envelope
-from meup_agent.protocol.dialects.mcpx_v01 import MAX_RPC_IDS, MAX_SENDERS, RpcIds
+from meup_agent.protocol.dialects import MAX_RPC_IDS, MAX_SENDERS, RpcIds
 from tests.spaces import Acceptance, Refusal, SpaceState, member_capabilities
 from tests.wire import decode, draft, encode
 

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from meup_agent.protocol.token_strength import is_guessable
+from meup_agent.protocol.wire.membership import is_guessable
 from tests.gateways import new_token
 
 SEEDS = range(500)

@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Space
 from meup_agent.errors import NotExpressible, NotSent, Refused, RequestTimeout, UsageError
-from meup_agent.protocol.wire.control_payloads import ASKED
+from meup_agent.protocol.wire.payloads import ASKED
 from meup_agent.session.outbox import MAX_ENVELOPES
 from meup_agent.session.session import WATCHED
 from tests.patience import PATIENCE

@@ -17,7 +17,7 @@ import msgspec
 
 from meup_agent.errors import MeupError, printable
 from meup_agent.protocol.exchange import ProposalKey
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.membership import ProposalQuery
 from meup_agent.protocol.wire.payloads import Call, Change, changes, is_same_json, read_proposal

@@ -24,9 +24,7 @@ from meup_agent.approval.policy.rules import (
 )
 from meup_agent.approval.shell.line import load_parser
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.capability.patterns import compile_pattern
-from meup_agent.protocol.capability.reading import Reading
-from meup_agent.protocol.capability.strings import is_regex
+from meup_agent.protocol.capability.patterns import Reading, compile_pattern, is_regex
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.payloads import TOOL_CALL, Call, as_list, edit_call, read_told_rule

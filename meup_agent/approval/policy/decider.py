@@ -45,30 +45,26 @@ from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import digest_of_form, read_mark
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.patterns import (
+    CALL_WORK,
+    NODE_WORK,
     DefaultedObject,
+    Exhausted,
+    Reading,
+    StringMatch,
+    WorkBudget,
+    compile_glob,
     compile_path,
     compile_pattern,
     descendants,
+    fold_text,
+    is_glob,
     is_path,
+    plain_beginnings,
+    split_negation,
     written,
 )
 from meup_agent.protocol.capability.patterns import Pattern as WidePattern
-from meup_agent.protocol.capability.reading import (
-    CALL_WORK,
-    NODE_WORK,
-    Exhausted,
-    Reading,
-    WorkBudget,
-    fold_text,
-)
-from meup_agent.protocol.capability.strings import (
-    StringMatch,
-    compile_glob,
-    is_glob,
-    plain_beginnings,
-    split_negation,
-)
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire.envelope import encode_leniently
 from meup_agent.protocol.wire.payloads import (
     TOOL_CALL,

@@ -30,10 +30,15 @@ from meup_agent.approval.policy.rules import (
 from meup_agent.approval.shell.line import KEYS, load_parser
 from meup_agent.approval.shell.patterns import starts_anything
 from meup_agent.errors import ConfigurationError, explain_os_error, printable
-from meup_agent.protocol.capability.covering import covers_pattern
-from meup_agent.protocol.capability.patterns import compile_pattern, descendants
-from meup_agent.protocol.capability.reading import Reading, fold_text
-from meup_agent.protocol.capability.strings import is_glob, is_regex
+from meup_agent.protocol.capability.patterns import (
+    Reading,
+    compile_pattern,
+    covers_pattern,
+    descendants,
+    fold_text,
+    is_glob,
+    is_regex,
+)
 from meup_agent.protocol.wire.payloads import as_list
 
 _WILDCARDS: Final = frozenset("*?[]{}!/")

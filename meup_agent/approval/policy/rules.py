@@ -35,12 +35,16 @@ from meup_agent.errors import ConfigurationError, InvalidPattern, VoteRefused, p
 from meup_agent.protocol.capability.patterns import (
     MAX_PARTS,
     ArgumentCompiler,
+    Exhausted,
     Match,
     PatternCompiler,
+    Reading,
+    WorkBudget,
+    fold_text,
+    is_glob,
     is_path,
+    plain_beginnings,
 )
-from meup_agent.protocol.capability.reading import Exhausted, Reading, WorkBudget, fold_text
-from meup_agent.protocol.capability.strings import is_glob, plain_beginnings
 from meup_agent.protocol.wire.payloads import PING, TOOL_CALL, TOOL_LIST, Call, as_object
 
 MAX_SECONDS: Final = 366 * 86_400.0

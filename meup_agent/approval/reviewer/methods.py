@@ -33,7 +33,7 @@ from meup_agent.errors import (
     UsageError,
     printable,
 )
-from meup_agent.protocol.dialects.base import read_addressees
+from meup_agent.protocol.dialects import read_addressees
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.envelope import encode_json

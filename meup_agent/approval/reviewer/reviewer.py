@@ -69,11 +69,10 @@ from meup_agent.errors import (
     printable,
     system_reason,
 )
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.roster import UPDATE, read_participant
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.management_payloads import KICK, REVOKE
-from meup_agent.protocol.wire.payloads import read_proposal
+from meup_agent.protocol.wire.payloads import KICK, REVOKE, read_proposal
 from meup_agent.transport.base import Condition, background_tasks
 
 if TYPE_CHECKING:

@@ -27,9 +27,16 @@ from meup_agent.approval.shell.line import (
     runs_others,
 )
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability.patterns import descendants
-from meup_agent.protocol.capability.reading import NODE_WORK, Reading, WorkBudget
-from meup_agent.protocol.capability.strings import ANY, StringMatch, Strings, is_regex
+from meup_agent.protocol.capability.patterns import (
+    ANY,
+    NODE_WORK,
+    Reading,
+    StringMatch,
+    Strings,
+    WorkBudget,
+    descendants,
+    is_regex,
+)
 
 MAX_WORDS: Final = 64
 """Words of one pattern."""

@@ -32,7 +32,7 @@ from meup_agent.errors import (
     ToolError,
 )
 from meup_agent.escape import compact, visible
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire.membership import ProposalQuery
 from meup_agent.protocol.wire.outcomes import value_of
 from meup_agent.protocol.wire.payloads import (

@@ -67,7 +67,7 @@ from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.tool_changes import accept_tools, read_difference
 from meup_agent.errors import AlreadyDecided, ConfigurationError, MeupError, NotOffered, UsageError
 from meup_agent.escape import as_json_line, visible
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.outcomes import value_of
 from meup_agent.protocol.wire.payloads import (

@@ -64,7 +64,7 @@ from meup_agent.protocol.audit import (
     proposal_as_json,
 )
 from meup_agent.protocol.dialects import decode
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.space.journal import Entry, NumberRange
 from meup_agent.protocol.space.state.grants import GrantEffect
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, moment_of

@@ -45,13 +45,17 @@ from meup_agent.cli.render.formatting import (
     format_envelope,
 )
 from meup_agent.client.proposal_feed import ProposalFeed
-from meup_agent.protocol.audit import Ignored
-from meup_agent.protocol.audit.records import IGNORED_DROPS
+from meup_agent.protocol.audit import IGNORED_DROPS, Ignored
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.exchange import Drop, ExchangeTable
-from meup_agent.protocol.proposals.fold import Folded
-from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState, last_moment
-from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals import (
+    Folded,
+    ProposalEntry,
+    ProposalEvent,
+    ProposalKey,
+    ProposalState,
+    last_moment,
+)
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, Envelope, microseconds
 from meup_agent.protocol.wire.outcomes import Rejection

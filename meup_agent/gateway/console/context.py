@@ -25,7 +25,7 @@ from meup_agent.gateway.console.sign_in import (
 from meup_agent.gateway.console.templating import PageTerms
 from meup_agent.gateway.console.timeline import SpaceFeed, SpaceFeeds
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 
 CONSOLE_HOME: Final = "/inbox"
 

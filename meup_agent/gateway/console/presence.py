@@ -53,8 +53,8 @@ from meup_agent.gateway.server import CONSOLE_PATH
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.state.management import KICKED_CODE, NO_TOKEN_CODE
+from meup_agent.protocol.space.owner import SpaceServer
+from meup_agent.protocol.space.state.grants import KICKED_CODE, NO_TOKEN_CODE
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.transport.base import Condition
 

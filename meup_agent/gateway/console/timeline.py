@@ -21,12 +21,11 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.control_payloads import STATUS
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.outcomes import read_report
-from meup_agent.protocol.wire.payloads import JsonObject, as_list, as_object
+from meup_agent.protocol.wire.payloads import STATUS, JsonObject, as_list, as_object
 from meup_agent.wording import describe_reason, format_call, format_proposed, state_name
 
 # --- rows of the timeline, and their folds ---

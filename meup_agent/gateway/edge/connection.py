@@ -27,14 +27,14 @@ from meup_agent.gateway.edge.handshake import (
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.state.management import UNCONFIGURED
+from meup_agent.protocol.space.state.grants import UNCONFIGURED
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.flow_control import FlowControl
 
     from meup_agent.gateway.runtime import GatewayRuntime
-    from meup_agent.protocol.space.server import SpaceServer
+    from meup_agent.protocol.space.owner import SpaceServer
 
 
 # --- flow control of a connection ---

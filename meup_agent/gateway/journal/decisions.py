@@ -24,17 +24,18 @@ import msgspec
 
 from meup_agent.gateway.journal.damage import good_rows, is_damage
 from meup_agent.gateway.journal.rows import checked_row, checksum, entry_of, rows_query, sealed
-from meup_agent.protocol.proposals.lifecycle import ProposalState, first_moment
-from meup_agent.protocol.space.decisions import (
+from meup_agent.protocol.proposals import ProposalState, first_moment
+from meup_agent.protocol.space.journal import (
     MAX_PERMITS,
     MAX_SEARCHED,
     DecisionFollower,
     DecisionRow,
+    Entry,
+    FoldBegin,
     HistoryPage,
     HistoryQuery,
     ProposalChange,
 )
-from meup_agent.protocol.space.journal import Entry, FoldBegin
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, encode_json
 

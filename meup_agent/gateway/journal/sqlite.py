@@ -69,8 +69,16 @@ from meup_agent.gateway.journal.waiting import (
     WriterThread,
     latest_entries,
 )
-from meup_agent.protocol.space.decisions import DecisionFollower, HistoryPage, HistoryQuery
-from meup_agent.protocol.space.journal import MAX_SEQ, Entry, FoldBegin, NumberRange, Recovered
+from meup_agent.protocol.space.journal import (
+    MAX_SEQ,
+    DecisionFollower,
+    Entry,
+    FoldBegin,
+    HistoryPage,
+    HistoryQuery,
+    NumberRange,
+    Recovered,
+)
 from meup_agent.protocol.wire.envelope import encode_json
 
 if TYPE_CHECKING:

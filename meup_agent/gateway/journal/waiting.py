@@ -23,22 +23,20 @@ import anyio.to_thread
 import msgspec
 
 from meup_agent.gateway.journal.rows import Row, row_of
-from meup_agent.protocol.space.decisions import (
-    DecisionFollower,
-    DecisionRow,
-    HistoryPage,
-    HistoryQuery,
-    ProposalChange,
-    select_decisions,
-)
 from meup_agent.protocol.space.journal import (
     MAX_DECISIONS,
     MAX_SEQ,
+    DecisionFollower,
+    DecisionRow,
     Entry,
     Fact,
     FoldBegin,
+    HistoryPage,
+    HistoryQuery,
     NumberRange,
+    ProposalChange,
     ignore,
+    select_decisions,
     without_marks,
 )
 

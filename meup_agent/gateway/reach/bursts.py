@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.proposals.record import ProposalKey
+from meup_agent.protocol.proposals import ProposalKey, ProposalState
 from meup_agent.protocol.space.state.indexes import OpenItem
 from meup_agent.protocol.wire.envelope import rfc3339
 

@@ -31,7 +31,7 @@ from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.space.state.inflight import TRACKED_KINDS
 from meup_agent.protocol.wire import kinds
 from meup_agent.transport.base import Condition

@@ -27,7 +27,7 @@ from meup_agent.gateway.auth import Identity, Tokens, read_token, write_new_file
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.reach.bursts import InboxNotice
 from meup_agent.gateway.reach.outbound import NotDelivered, find_addresses, post
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:

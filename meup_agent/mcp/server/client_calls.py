@@ -39,7 +39,7 @@ from meup_agent.mcp.sdk.messages import (
     is_wanted,
     read_log_message,
 )
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.transport.base import Condition
 

@@ -30,7 +30,7 @@ from meup_agent.mcp.server.client_member import MAX_CLIENT_MEMBERS, ClientMember
 from meup_agent.mcp.server.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.server.tool_calls import CallSettings
 from meup_agent.protocol.space.allowance import NoticeThrottle, network_of
-from meup_agent.protocol.token_strength import is_guessable
+from meup_agent.protocol.wire.membership import is_guessable
 from meup_agent.transport.base import background_tasks
 from meup_agent.transport.http import (
     is_forwarded,

@@ -34,7 +34,7 @@ from meup_agent.mcp.server.client_calls import (
 )
 from meup_agent.protocol.capability import compile_announced
 from meup_agent.protocol.exchange import Wait
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import microseconds, read_moment
 from meup_agent.protocol.wire.outcomes import (

@@ -16,8 +16,7 @@ from meup_agent.protocol.capability.compiled_capabilities import (
     is_reserved_kind,
     refuse_reserved,
 )
-from meup_agent.protocol.capability.patterns import Pattern, compile_pattern
-from meup_agent.protocol.capability.strings import compile_kind
+from meup_agent.protocol.capability.patterns import Pattern, compile_kind, compile_pattern
 
 __all__ = [
     "Capabilities",

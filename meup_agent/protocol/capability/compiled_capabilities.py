@@ -7,9 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.capability.patterns import Match, PatternCompiler
-from meup_agent.protocol.capability.reading import Exhausted, WorkBudget, bounded
-from meup_agent.protocol.capability.strings import StringMatch
+from meup_agent.protocol.capability.patterns import (
+    Exhausted,
+    Match,
+    PatternCompiler,
+    StringMatch,
+    WorkBudget,
+    bounded,
+)
 from meup_agent.protocol.wire.kinds import canonical
 
 MAX_CAPABILITIES: Final = 256

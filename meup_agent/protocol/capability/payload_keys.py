@@ -14,8 +14,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.management_payloads import GRANT, GRANT_ACK, INVITE, KICK, REVOKE
-from meup_agent.protocol.wire.payloads import one_or_more
+from meup_agent.protocol.wire.payloads import GRANT, GRANT_ACK, INVITE, KICK, REVOKE, one_or_more
 
 _CALL: Final = frozenset({"jsonrpc", "id", "method", "params"})
 

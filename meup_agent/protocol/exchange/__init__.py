@@ -39,24 +39,24 @@ effect                    what the session does
 
 The road of an envelope goes down through these files, never up::
 
-    table                    receive: collects the effects
-      dispatcher             by number, by sender (gateway, others, ourselves, a sibling), by kind
-        system_messages      welcome, presence, refusals  -> roster, both sides
+    table                    receive: collects the effects; its dispatcher chooses
+                             by number, by sender (gateway, others, ourselves, a sibling), by kind
+      inbound_calls          welcome, presence, refusals  -> roster, both sides
                              pause, status, shutdown ...  -> what runs, what is begun
-        inbound_calls        proposal, withdraw, reject   -> addressing, proposals.store
-                             request, cancel              -> resolution: which proposal it means
-        responses            response, progress           -> outbound_tracker, Relays
-          handlers           admission, queue, Start      -> inbound_exchange: the answers
+                             proposal, withdraw, reject   -> addressing, the store of proposals
+                             request, cancel              -> resolve: which proposal it means
+        responses            response, progress           -> outbound, Relays
+          handlers           admission, queue, Start      -> the answers
 
 Streams are not exchanges: ``streams`` has those that are open and those that we write, and
-``stream_buffer`` the frames that a reader has not taken. They are told of envelopes by the
-dispatcher and of welcomes by ``system_messages``, and start handlers as all notices do.
+a ``StreamBuffer`` the frames that a reader has not taken. They are told of envelopes by the
+dispatcher and of welcomes by ``inbound_calls``, and start handlers as all notices do.
 
-The road of our own request or proposal: ``table.open`` -> ``outbound_tracker`` -> its
+The road of our own request or proposal: ``table.open`` -> ``outbound`` -> its
 ``OutboundExchange`` -> ``table_context``, which also keeps what may have to be sent again. An
-``AbsenceWatch``, beside the exchange in ``outbound_exchange``, tells when no participant is left
+``AbsenceWatch``, beside the exchange, tells when no participant is left
 that could answer; a fulfillment that is not wanted any more is refused there, too. What depends on
-others waits for their end in ``outbound_tracker``, which also gives more time; ``responses`` keeps
+others waits for their end in ``outbound``, which also gives more time; ``responses`` keeps
 what senders say later about their rejects and withdraws. All parts share one ``TableContext``.
 
 States
@@ -124,17 +124,18 @@ from meup_agent.protocol.exchange.effects import (
     Role,
     Send,
     Start,
+    StreamBuffer,
+    StreamEnd,
     Unsend,
     Wake,
     Work,
 )
 from meup_agent.protocol.exchange.handlers import Limits
-from meup_agent.protocol.exchange.outbound_exchange import FulfillmentTarget, Wait
-from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamEnd
+from meup_agent.protocol.exchange.outbound import FulfillmentTarget, Wait
 from meup_agent.protocol.exchange.streams import OwnStream
 from meup_agent.protocol.exchange.table import ExchangeTable
 from meup_agent.protocol.exchange.table_context import Mode
-from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
+from meup_agent.protocol.proposals import ProposalEntry, ProposalKey
 from meup_agent.protocol.roster import Participant
 
 __all__ = [

@@ -9,18 +9,29 @@ import msgspec
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.errors import NotExpressible
-from meup_agent.protocol.exchange.effects import Conflict, Priority, Progressed, Role
+from meup_agent.protocol.exchange.effects import (
+    Conflict,
+    OutboundEvent,
+    OutboundState,
+    Priority,
+    Progressed,
+    Role,
+)
 from meup_agent.protocol.exchange.handlers import TablePart
-from meup_agent.protocol.exchange.lifecycle import OutboundEvent, OutboundState
-from meup_agent.protocol.exchange.outbound_exchange import OutboundExchange, cause_of
+from meup_agent.protocol.exchange.outbound import OutboundExchange, cause_of
 from meup_agent.protocol.exchange.table_context import (
     Mode,
     TableContext,
 )
-from meup_agent.protocol.proposals.fold import Folded
-from meup_agent.protocol.proposals.lifecycle import ProposalEvent, ProposalState
-from meup_agent.protocol.proposals.record import ProposalEntry, ProposalKey
-from meup_agent.protocol.proposals.resolution import find_answered, resolve
+from meup_agent.protocol.proposals import (
+    Folded,
+    ProposalEntry,
+    ProposalEvent,
+    ProposalKey,
+    ProposalState,
+    find_answered,
+    resolve,
+)
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, encode_json
 from meup_agent.protocol.wire.outcomes import (

@@ -15,9 +15,15 @@ from typing import Final
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope, UsageError
-from meup_agent.protocol.exchange.effects import Priority, Role, Unsend
+from meup_agent.protocol.exchange.effects import (
+    Priority,
+    Role,
+    StreamBuffer,
+    StreamBuffers,
+    StreamEnd,
+    Unsend,
+)
 from meup_agent.protocol.exchange.handlers import HandlerScheduler
-from meup_agent.protocol.exchange.stream_buffer import StreamBuffer, StreamBuffers, StreamEnd
 from meup_agent.protocol.exchange.table_context import TableContext
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Priority, Role, Send
-from meup_agent.protocol.proposals.fold import NOTHING, Folded, ProposalFold
-from meup_agent.protocol.proposals.lifecycle import ProposalState, state_at
-from meup_agent.protocol.proposals.record import ProposalEntry
-from meup_agent.protocol.proposals.store import ProposalStore
+from meup_agent.protocol.proposals import (
+    NOTHING,
+    Folded,
+    ProposalEntry,
+    ProposalFold,
+    ProposalState,
+    ProposalStore,
+    state_at,
+)
 from meup_agent.protocol.roster import Roster
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import (

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from meup_agent.errors import NotExpressible
 from meup_agent.protocol.dialects import encode
-from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.counters import SpaceCounters
+from meup_agent.protocol.space.allowance import Allowance, SpaceCounters
 from meup_agent.protocol.space.journal import Entry, Journal
 from meup_agent.protocol.space.link import (
     AcceptedMessage,
@@ -38,8 +37,8 @@ from meup_agent.protocol.space.link import (
     Subscriber,
     WelcomeMessage,
 )
-from meup_agent.protocol.space.state.presence import JoinState
-from meup_agent.protocol.space.state.verdicts import Recorder, gateway_draft
+from meup_agent.protocol.space.state.indexes import Recorder, gateway_draft
+from meup_agent.protocol.space.state.streams import JoinState
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, Envelope
 from meup_agent.protocol.wire.membership import (

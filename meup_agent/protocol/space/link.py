@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.state.presence import JoinState
+from meup_agent.protocol.space.state.streams import JoinState
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.streams import StreamInfo
 

@@ -1,5 +1,7 @@
 """The owner of a space: recovers it, decides about each frame, appends to the journal.
 
+A :class:`SpaceServer` is an owner with the delivery to its connections.
+
 It knows connections by their :class:`~meup_agent.protocol.space.link.Connection` alone. Everything
 that it hands on leaves it when the journal has kept what was decided before, in one order: nothing
 is seen that a restart could undo (PROTOCOL 6). Only a connection that has no place any more is
@@ -18,17 +20,16 @@ import msgspec
 
 from meup_agent.protocol.capability import Capabilities
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, encode
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.proposals.record import ProposalKey
+from meup_agent.protocol.proposals import ProposalKey, ProposalState
 from meup_agent.protocol.space.allowance import (
     Allowance,
     NoticeThrottle,
     RateExceeded,
     RateLimiter,
+    SpaceCounters,
 )
-from meup_agent.protocol.space.counters import SpaceCounters
-from meup_agent.protocol.space.decisions import ProposalChange
-from meup_agent.protocol.space.journal import Entry, Fact, Journal
+from meup_agent.protocol.space.delivery import Member, SpaceDelivery
+from meup_agent.protocol.space.journal import Entry, Fact, Journal, ProposalChange
 from meup_agent.protocol.space.link import (
     AcceptedMessage,
     CloseMessage,
@@ -41,11 +42,8 @@ from meup_agent.protocol.space.link import (
     StreamEndMessage,
     WelcomeMessage,
 )
-from meup_agent.protocol.space.state.indexes import OpenItem
-from meup_agent.protocol.space.state.management import KICKED_CODE, REMOVED, InviteIssuer
-from meup_agent.protocol.space.state.presence import JoinState
-from meup_agent.protocol.space.state.state import SpaceState
-from meup_agent.protocol.space.state.verdicts import (
+from meup_agent.protocol.space.state.grants import KICKED_CODE, REMOVED, InviteIssuer
+from meup_agent.protocol.space.state.indexes import (
     LIMIT_EXCEEDED,
     Acceptance,
     Answer,
@@ -56,6 +54,7 @@ from meup_agent.protocol.space.state.verdicts import (
     Disconnect,
     FrameVerdict,
     Notice,
+    OpenItem,
     Recorder,
     Refusal,
     Repetition,
@@ -64,10 +63,12 @@ from meup_agent.protocol.space.state.verdicts import (
     shown_limit,
     stamp,
 )
+from meup_agent.protocol.space.state.state import SpaceState
+from meup_agent.protocol.space.state.streams import JoinState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.kinds import STREAM_OPEN
-from meup_agent.protocol.wire.management_payloads import INVITE_ACK
+from meup_agent.protocol.wire.payloads import INVITE_ACK
 from meup_agent.protocol.wire.scoped_yes import KeptYes
 from meup_agent.protocol.wire.streams import MARK, StreamInfo
 
@@ -829,3 +830,54 @@ def _shown(value: object) -> str:
     """A stranger's text, escaped and cut; empty for anything else."""
     text = str(value) if isinstance(value, int | str) else ""
     return ascii(text[:MAX_CANCEL_CHARS])
+
+
+class SpaceServer:
+    """A space and its members; every call takes effect in its order."""
+
+    def __init__(self, parameters: SpaceParameters) -> None:
+        self.name = parameters.name
+        self.counters = parameters.counters
+        self.journal = parameters.journal
+        fold = parameters.fold or SpaceFold(parameters)
+        self.now: Final = fold.clock
+        """The gateway's clock, in microseconds since 1970."""
+        self.delivery: Final = SpaceDelivery(
+            parameters.name,
+            parameters.journal,
+            parameters.counters,
+            parameters.allowance,
+            lambda draft: stamp(draft, parameters.new_id, self.now()),
+            parameters.recorder,
+        )
+        self.fanout: Final = self.delivery.fanout
+        """Delivers what was accepted."""
+        self.owner: Final = SpaceOwner(parameters, fold, self.delivery.take)
+
+    def join(self, member: Member) -> None:
+        """Add a member; see :meth:`SpaceOwner.join`."""
+        connection = self.delivery.add(member)
+        if connection is not None:
+            self.owner.join(connection)
+
+    def leave(self, member: Member) -> None:
+        """Remove a member; one that was taken over, or has left, changes nothing."""
+        connection = self.delivery.remove(member)
+        if connection is not None:
+            self.owner.leave(connection)
+
+    def receive(self, member: Member, frame: bytes) -> float:
+        """Decide about a frame of a member; see :meth:`SpaceOwner.receive`."""
+        connection = self.delivery.find(member)
+        return 0.0 if connection is None else self.owner.receive(connection, frame)
+
+    def refuse_frame(self, member: Member, code: str, message: str, **details: Any) -> None:
+        """Tell a member that a message was refused before it was a frame, for its size say."""
+        connection = self.delivery.find(member)
+        if connection is not None:
+            self.owner.refuse_frame(connection, code, message, **details)
+
+    def close(self, code: int, reason: str) -> None:
+        """Close every connection; no member is told that the others leave."""
+        self.owner.close()
+        self.delivery.close(code, reason)

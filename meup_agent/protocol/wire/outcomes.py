@@ -32,8 +32,15 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.management_payloads import GRANT, UNKNOWN_PARTICIPANT
-from meup_agent.protocol.wire.payloads import WRAPPED, Change, JsonObject, as_object, objects_in
+from meup_agent.protocol.wire.payloads import (
+    GRANT,
+    UNKNOWN_PARTICIPANT,
+    WRAPPED,
+    Change,
+    JsonObject,
+    as_object,
+    objects_in,
+)
 
 # --- callers ---
 # The participants that may call a tool, as announced, and those that could if it were granted.

@@ -10,13 +10,15 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final, Literal, cast
 
 import msgspec
 import rfc8785
 
 from meup_agent.causes import Cause
 from meup_agent.errors import InvalidEnvelope, NotExpressible
+from meup_agent.protocol.capability.patterns import stripped
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import (
     MAX_SAFE_INTEGER,
@@ -906,3 +908,469 @@ def read_told_rule(holder: object) -> ToldRule | None:
         of if isinstance(of, int) and not isinstance(of, bool) and of > 0 else 0,
         votes,
     )
+
+
+PAUSE: Final = "participant/pause"
+RESUME: Final = "participant/resume"
+REQUEST_STATUS: Final = "participant/request-status"
+STATUS: Final = "participant/status"
+FORGET: Final = "participant/forget"
+COMPACT: Final = "participant/compact"
+COMPACT_DONE: Final = "participant/compact-done"
+CLEAR: Final = "participant/clear"
+RESTART: Final = "participant/restart"
+SHUTDOWN: Final = "participant/shutdown"
+
+HELD_KINDS: Final = frozenset(
+    {
+        kinds.MCP_REQUEST,
+        kinds.MCP_PROPOSAL,
+        kinds.CHAT,
+        kinds.STREAM_REQUEST,
+        kinds.REASONING_START,
+        kinds.YES_GIVE,
+    }
+)
+"""The kinds that begin something, which a participant that is paused may not send. A notification
+begins nothing."""
+
+PAUSED_KEY: Final = "dev.meup/paused"
+"""In ``you`` of a welcome: the pause that holds for its reader, with the seconds that are left."""
+
+MAX_PAUSE_SECONDS: Final = 30 * 24 * 3600.0
+"""Longest time of a pause; one without a time lasts until it is lifted."""
+
+MAX_FIELDS: Final = 64
+"""Fields that a request of the status may name."""
+
+Direction = Literal["oldest", "newest"]
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """A participant is to begin nothing new until it is resumed, or a time is over.
+
+    Attributes:
+        id: The id of the envelope that pauses; a resume refers to it.
+        by: The participant that pauses.
+        reason: Its reason.
+        seconds: Seconds until the pause ends by itself; ``None``: it lasts until a resume.
+    """
+
+    id: str
+    by: str
+    reason: str = ""
+    seconds: float | None = None
+
+
+class Resumption(msgspec.Struct, frozen=True):
+    """The end of a pause.
+
+    Attributes:
+        by: The participant that lifted it; our own name where its time was over.
+        reason: The reason.
+        pauses: Ids of the pauses that it lifts; empty: any.
+    """
+
+    by: str
+    reason: str = ""
+    pauses: tuple[str, ...] = ()
+
+
+class StatusRequest(msgspec.Struct, frozen=True):
+    """A participant asks for our status.
+
+    Attributes:
+        by: The participant that asks.
+        fields: The fields that it wants; empty: all.
+    """
+
+    by: str
+    fields: tuple[str, ...] = ()
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """We are to drop a part of our context.
+
+    Attributes:
+        by: The participant that asks for it.
+        direction: ``oldest`` or ``newest``.
+        entries: Entries to drop; ``None``: it leaves that to us.
+        reason: Its reason.
+    """
+
+    by: str
+    direction: Direction = "oldest"
+    entries: int | None = None
+    reason: str = ""
+
+
+class Compact(msgspec.Struct, frozen=True):
+    """We are to shorten our context.
+
+    Attributes:
+        by: The participant that asks for it.
+        target_tokens: Tokens that may remain; ``None``: it leaves that to us.
+        reason: Its reason.
+    """
+
+    by: str
+    target_tokens: int | None = None
+    reason: str = ""
+
+
+class _Order(msgspec.Struct, frozen=True):
+    by: str
+    reason: str = ""
+
+
+class Clear(_Order, frozen=True):
+    """We are to drop all of our context. ``by`` asks for it, with a ``reason``."""
+
+
+class Restart(_Order, frozen=True):
+    """We are to begin anew; what ran has ended. ``by`` asks for it, with a ``reason``."""
+
+
+class Shutdown(_Order, frozen=True):
+    """We are to finish what runs, and to leave. ``by`` asks for it, with a ``reason``."""
+
+
+class ParticipantStatus(msgspec.Struct, frozen=True):
+    """The status of a participant, by its own word.
+
+    Attributes:
+        participant: The participant.
+        status: Its state in a word: ``active``, ``paused`` …; empty where it says none.
+        fields: All that it says, the same included.
+        about: The id of the envelope that it answers.
+    """
+
+    participant: str
+    status: str
+    fields: JsonObject
+    about: str | None = None
+
+
+class CompactDone(msgspec.Struct, frozen=True):
+    """The end of a compaction.
+
+    Attributes:
+        participant: The participant that has compacted its context.
+        skipped: There was nothing to compact.
+        fields: All that it says.
+        about: The id of the request for it.
+    """
+
+    participant: str
+    skipped: bool
+    fields: JsonObject
+    about: str | None = None
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """The word of a participant that it has got a chat message.
+
+    Attributes:
+        chat_id: The message.
+        by: The participant.
+        status: What it makes of it: ``received``, ``read``, ``processing`` …
+    """
+
+    chat_id: str
+    by: str
+    status: str = ""
+
+
+def read_acknowledgement(envelope: Envelope) -> Acknowledgement:
+    """Read a ``chat/acknowledge``, whatever stands in it."""
+    said = as_text(envelope.payload_object.get("status"))
+    return Acknowledgement(_first(envelope.correlation) or "", envelope.sender, said)
+
+
+Control = (
+    Pause
+    | Resumption
+    | StatusRequest
+    | Forget
+    | Compact
+    | Clear
+    | Restart
+    | Shutdown
+    | ParticipantStatus
+    | CompactDone
+)
+
+
+def read_control(envelope: Envelope, payload: JsonObject) -> Control:
+    """Read an envelope of participant control; InvalidEnvelope where its payload cannot be meant.
+
+    Existing terminals leave the payload out, or send more than the specification has.
+    """
+    return _CONTROL_READERS[envelope.kind](PayloadReader(envelope, payload))
+
+
+def _pause(read: PayloadReader) -> Pause:
+    said = read.payload.get("timeout_seconds")
+    seconds = number(said)
+    if said is not None and (seconds is None or not 0 < seconds <= MAX_PAUSE_SECONDS):
+        raise read.problem(
+            f"its 'timeout_seconds' must be a number above 0, and at most {MAX_PAUSE_SECONDS:g}"
+        )
+    reason = read.text("reason")
+    return Pause(read.envelope.id, read.by, reason, seconds)
+
+
+def _resumption(read: PayloadReader) -> Resumption:
+    return Resumption(read.by, read.text("reason"), read.envelope.correlation)
+
+
+def _status_request(read: PayloadReader) -> StatusRequest:
+    said: object = read.payload.get("fields", [])
+    listed = as_list(said)
+    fields = [each for each in listed if isinstance(each, str)]
+    if not isinstance(said, list) or len(fields) != len(listed) or len(fields) > MAX_FIELDS:
+        raise read.problem(f"its 'fields' must be a list of at most {MAX_FIELDS} names")
+    return StatusRequest(read.by, tuple(fields))
+
+
+def _forget(read: PayloadReader) -> Forget:
+    direction = read.payload.get("direction", "oldest")
+    if direction not in ("oldest", "newest"):
+        raise read.problem("its 'direction' must be 'oldest' or 'newest'")
+    return Forget(read.by, direction, read.count("entries"), read.text("reason"))
+
+
+def _compact(read: PayloadReader) -> Compact:
+    return Compact(read.by, read.count("target_tokens"), read.text("reason"))
+
+
+def _order(
+    form: type[Clear | Restart | Shutdown], read: PayloadReader
+) -> Clear | Restart | Shutdown:
+    return form(read.by, read.text("reason"))
+
+
+def _status(read: PayloadReader) -> ParticipantStatus:
+    said = as_text(read.payload.get("status"))
+    return ParticipantStatus(read.by, said, read.payload, _first(read.envelope.correlation))
+
+
+def _compact_done(read: PayloadReader) -> CompactDone:
+    skipped = read.payload.get("skipped") is True
+    return CompactDone(read.by, skipped, read.payload, _first(read.envelope.correlation))
+
+
+_CONTROL_READERS: Final[dict[str, Callable[[PayloadReader], Control]]] = {
+    PAUSE: _pause,
+    RESUME: _resumption,
+    REQUEST_STATUS: _status_request,
+    STATUS: _status,
+    FORGET: _forget,
+    COMPACT: _compact,
+    COMPACT_DONE: _compact_done,
+    CLEAR: partial(_order, Clear),
+    RESTART: partial(_order, Restart),
+    SHUTDOWN: partial(_order, Shutdown),
+}
+CONTROL_KINDS: Final = frozenset(_CONTROL_READERS)
+"""The kinds of participant control."""
+
+ANSWERS: Final = frozenset({STATUS, COMPACT_DONE, RESUME})
+"""The kinds by which a participant answers what it was asked."""
+
+ASKED: Final = CONTROL_KINDS - ANSWERS
+"""The kinds that ask a participant for something, which it answers."""
+
+
+def build_pause(pause: Pause, seconds_left: float | None) -> JsonObject:
+    """The value of :data:`PAUSED_KEY`."""
+    left = {} if seconds_left is None else {"seconds_left": seconds_left}
+    return {"id": pause.id, "by": pause.by, "reason": pause.reason, **left}
+
+
+def read_pause(you: JsonObject) -> Pause | None:
+    """The pause that a welcome tells; ``None``: none holds."""
+    said = as_object(you.get(PAUSED_KEY))
+    name, by, reason = said.get("id"), said.get("by"), said.get("reason", "")
+    if not (isinstance(name, str) and isinstance(by, str) and isinstance(reason, str)):
+        return None
+    return Pause(name, by, reason, number(said.get("seconds_left")))
+
+
+def outlasts(held: tuple[str, float | None], new: tuple[str, float | None]) -> bool:
+    """True if a pause in force (by whom, until when) goes on when another one comes.
+
+    A participant changes its own; of two participants' pauses the one that ends later counts.
+    """
+    (by, until), (newer, new_until) = held, new
+    if by == newer:
+        return False
+    return until is None or (new_until is not None and until > new_until)
+
+
+def _first(correlation: tuple[str, ...]) -> str | None:
+    return correlation[0] if correlation else None
+
+
+GRANT: Final = "capability/grant"
+REVOKE: Final = "capability/revoke"
+GRANT_ACK: Final = "capability/grant-ack"
+INVITE: Final = "space/invite"
+INVITE_ACK: Final = "space/invite-ack"
+KICK: Final = "space/kick"
+
+MAX_GRANTED: Final = 64
+"""Capabilities in one grant, revocation or invitation: each is held against all that its granter
+has."""
+
+_NO_NAME: Final = ("/", "\\", "..")
+
+UNKNOWN_PARTICIPANT: Final = "unknown_participant"
+"""The error for a name that no participant of the space has (PROTOCOL 3)."""
+
+ALREADY_EXISTS: Final = "already_exists"
+"""The status of an invitation of a participant that the space has, in the published dialects."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Capabilities that one participant gave to another.
+
+    Attributes:
+        id: Names it where it is revoked: the id of the envelope that gave them.
+        by: The granter.
+        participant: The participant that got them.
+        capabilities: The capabilities, as JSON values.
+        reason: The granter's reason.
+    """
+
+    id: str
+    by: str
+    participant: str
+    capabilities: tuple[JsonObject, ...]
+    reason: str = ""
+
+
+class Revocation(msgspec.Struct, frozen=True):
+    """Capabilities that were taken away: those of a grant, or all that some patterns cover.
+
+    Attributes:
+        by: The participant that revoked them.
+        participant: The participant that had them; empty where only the grant is named.
+        grant_id: The grant that is revoked; empty where patterns say what is.
+        capabilities: The patterns; none where a grant is named.
+        reason: The reason of the one that revoked.
+    """
+
+    by: str
+    participant: str
+    grant_id: str = ""
+    capabilities: tuple[JsonObject, ...] = ()
+    reason: str = ""
+
+
+class Invite(msgspec.Struct, frozen=True):
+    """An invitation into the space; this gateway sends none to its address."""
+
+    by: str
+    participant: str
+    capabilities: tuple[JsonObject, ...] = ()  # its capabilities when it comes
+    email: str = ""  # an address for the invitation; this gateway sends none
+    reason: str = ""
+
+
+class Kick(msgspec.Struct, frozen=True):
+    """A removal from the space, until the participant is invited again."""
+
+    by: str
+    participant: str
+    reason: str = ""
+
+
+Management = Grant | Revocation | Invite | Kick
+
+
+def read_management(envelope: Envelope, payload: JsonObject) -> Management:
+    """Read an envelope of one of :data:`MANAGEMENT_KINDS`.
+
+    Raises:
+        InvalidEnvelope: It lacks something, or has something else.
+    """
+    return _MANAGEMENT_READERS[envelope.kind](_ManagementReader(envelope, payload))
+
+
+def _grant(read: _ManagementReader) -> Grant:
+    capabilities = read.capabilities("capabilities")
+    if not capabilities:
+        raise read.problem("its 'capabilities' are none; list what is granted")
+    recipient, reason = read.name("recipient"), read.text("reason")
+    return Grant(read.envelope.id, read.by, recipient, capabilities, reason)
+
+
+def _revocation(read: _ManagementReader) -> Revocation:
+    by_id = "grant_id" in read.payload
+    if by_id == ("capabilities" in read.payload):
+        raise read.problem("it needs either a 'grant_id' or 'capabilities'")
+    capabilities = () if by_id else read.capabilities("capabilities")
+    if not by_id and not capabilities:
+        raise read.problem("its 'capabilities' are none; list what is revoked")
+    return Revocation(
+        read.by,
+        "" if by_id and "recipient" not in read.payload else read.name("recipient"),
+        read.name("grant_id") if by_id else "",
+        capabilities,
+        read.text("reason"),
+    )
+
+
+def _invite(read: _ManagementReader) -> Invite:
+    return Invite(
+        read.by,
+        read.new_name("participant_id"),
+        read.capabilities("initial_capabilities"),
+        read.text("email"),
+        read.text("reason"),
+    )
+
+
+def _kick(read: _ManagementReader) -> Kick:
+    return Kick(read.by, read.name("participant_id"), read.text("reason"))
+
+
+_MANAGEMENT_READERS: Final[dict[str, Callable[[_ManagementReader], Management]]] = {
+    GRANT: _grant,
+    REVOKE: _revocation,
+    INVITE: _invite,
+    KICK: _kick,
+}
+
+MANAGEMENT_KINDS: Final = frozenset(_MANAGEMENT_READERS)
+"""The kinds that manage a space."""
+
+
+class _ManagementReader(PayloadReader):
+    """Reads what payloads of the management alone have."""
+
+    def new_name(self, field: str) -> str:
+        """A name that others may make files and addresses of."""
+        value = self.payload.get(field)
+        if isinstance(value, str) and (
+            not value.isprintable() or any(part in value for part in _NO_NAME)
+        ):
+            raise self.problem(
+                f"its {field!r} has invalid characters: a name has no '/', no backslash, no '..'"
+                " and no control characters"
+            )
+        return self.name(field)
+
+    def capabilities(self, field: str) -> tuple[JsonObject, ...]:
+        value: object = self.payload.get(field, [])
+        if not isinstance(value, list):
+            raise self.problem(f"its {field!r} must be a list of capabilities")
+        listed = cast("list[object]", value)
+        if len(listed) > MAX_GRANTED:
+            raise self.problem(
+                f"its {field!r} lists {len(listed)}; at most {MAX_GRANTED} are taken"
+            )
+        if not all(isinstance(each, dict) for each in listed):
+            raise self.problem(f"its {field!r} must hold objects such as {{'kind': 'chat'}}")
+        return tuple(stripped(listed))

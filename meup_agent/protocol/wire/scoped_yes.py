@@ -15,8 +15,13 @@ from typing import Any, Final, Literal
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope, InvalidPattern, printable
-from meup_agent.protocol.capability.patterns import ArgumentCompiler, Match
-from meup_agent.protocol.capability.reading import Exhausted, Reading, WorkBudget
+from meup_agent.protocol.capability.patterns import (
+    ArgumentCompiler,
+    Exhausted,
+    Match,
+    Reading,
+    WorkBudget,
+)
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope, encode_leniently, read_moment, rfc3339
 from meup_agent.protocol.wire.payloads import (

@@ -344,7 +344,7 @@ async def test_the_history_is_what_the_fold_says(
                 assert page == alike
         # What is not looked through in one question is in the next ones.
         monkeypatch.setattr("meup_agent.gateway.journal.decisions.MAX_SEARCHED", 9)
-        monkeypatch.setattr("meup_agent.protocol.space.decisions.MAX_SEARCHED", 9)
+        monkeypatch.setattr("meup_agent.protocol.space.journal.MAX_SEARCHED", 9)
         for in_file in (True, False):
             query, seen = everything, set[int]()
             while True:

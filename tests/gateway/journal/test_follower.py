@@ -30,7 +30,7 @@ from meup_agent.gateway.journal.nats.records import (
     encode_entry,
     encode_ownership,
 )
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from tests.effort import scaled
 from tests.gateway.journal.conftest import chat
 from tests.spaces import Entry, Fact, ProposalChange, ignore

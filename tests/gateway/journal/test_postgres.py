@@ -24,7 +24,7 @@ from meup_agent.gateway.journal.postgres.journal import PostgresArchive, Postgre
 from meup_agent.gateway.journal.postgres.log import DatabaseSession, Ended, OwnedLog, check
 from meup_agent.gateway.journal.rows import row_of
 from meup_agent.gateway.journal.waiting import WriteJob
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import (
     NOW,

@@ -8,8 +8,8 @@ from meup_agent import Envelope, Limits, Mode
 from meup_agent.errors import Refused
 from meup_agent.protocol.exchange import Leave
 from meup_agent.protocol.exchange.handlers import MAX_URGENT
-from meup_agent.protocol.exchange.system_messages import MAX_STATUS_BYTES, SHUTDOWN_SECONDS
-from meup_agent.protocol.wire.control_payloads import PAUSED_KEY
+from meup_agent.protocol.exchange.inbound_calls import MAX_STATUS_BYTES, SHUTDOWN_SECONDS
+from meup_agent.protocol.wire.payloads import PAUSED_KEY
 from tests.protocol.exchange.peer import EXCHANGES, Peer, cancelled, dropped, of, said, started
 from tests.protocol.exchange.test_resume_cursor import Numbered
 from tests.tables import Effect, Role

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meup_agent import Expiry, Fulfillment, Gone, ProposalState, Rejection, Withdrawal
 from meup_agent.errors import UsageError
-from meup_agent.protocol.exchange.outbound_tracker import MAX_BLOCKED, MAX_DEPENDENCIES
+from meup_agent.protocol.exchange.outbound import MAX_BLOCKED, MAX_DEPENDENCIES
 from meup_agent.types import Cause
 from tests.protocol.exchange.peer import Peer, of, said, woken
 from tests.tables import Key, Send

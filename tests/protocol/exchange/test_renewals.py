@@ -7,7 +7,7 @@ import pytest
 
 from meup_agent import Expiry, ProposalState
 from meup_agent.errors import AlreadyDecided, UsageError
-from meup_agent.protocol.proposals.lifecycle import MAX_RENEWAL_SECONDS, MAX_RENEWALS
+from meup_agent.protocol.proposals import MAX_RENEWAL_SECONDS, MAX_RENEWALS
 from tests.protocol.exchange.peer import CALL, Peer, dropped
 from tests.protocol.exchange.test_expiry import NOON, P1, ours, proposed, stamp, state
 from tests.tables import Key, ProposalKey

@@ -6,7 +6,7 @@ import pytest
 
 from meup_agent import Fulfillment
 from meup_agent.errors import AlreadyDecided
-from meup_agent.protocol.proposals.store import MAX_EARLIER, MAX_SAME_ID
+from meup_agent.protocol.proposals import MAX_EARLIER, MAX_SAME_ID
 from meup_agent.types import Conflict
 from tests.protocol.exchange.peer import CALL, EXCHANGES, Peer, dropped, of, said, started
 from tests.tables import Key, ProposalKey, Role, Start

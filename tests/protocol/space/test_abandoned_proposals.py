@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.state.presence import GONE_SECONDS, JoinState
 from meup_agent.protocol.space.state.rules import ABANDONED_CHECK_SECONDS
+from meup_agent.protocol.space.state.streams import GONE_SECONDS, JoinState
 from tests.spaces import OPEN_SECONDS, Acceptance, Allowance, SpaceState, member_capabilities
 from tests.wire import draft, encode
 

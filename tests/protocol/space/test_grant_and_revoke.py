@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.state.grants import MAX_GRANTED_TOGETHER
-from meup_agent.protocol.wire.management_payloads import MAX_GRANTED
+from meup_agent.protocol.wire.payloads import MAX_GRANTED
 from tests.protocol.frames import frame_by
 from tests.protocol.space.scene import (
     CALL,

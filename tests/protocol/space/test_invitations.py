@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from meup_agent.protocol.space.state.management import MAX_INVITED
+from meup_agent.protocol.space.state.grants import MAX_INVITED
 from tests.protocol.space.scene import CALL, GRANTING, Scene, facts, invite, kinds_of
 from tests.spaces import Entry, Refusal
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.owner import ANSWERED_SECONDS
-from meup_agent.protocol.space.state.inflight import MAX_RECENT
-from meup_agent.protocol.space.state.listing import MAX_CONSIDERED, MAX_LISTED_BYTES
+from meup_agent.protocol.space.state.inflight import MAX_CONSIDERED, MAX_LISTED_BYTES, MAX_RECENT
 from tests.properties.late_journal import File, LateJournal
 from tests.protocol.frames import frame_by
 from tests.protocol.space.scene import Scene

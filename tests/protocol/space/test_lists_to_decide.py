@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from meup_agent.protocol.space.state.indexes import MAX_CANCELLED_BYTES
-from meup_agent.protocol.space.state.listing import MAX_READ_BYTES, MAX_SHARED_BYTES
+from meup_agent.protocol.space.state.inflight import MAX_READ_BYTES, MAX_SHARED_BYTES
 from meup_agent.protocol.wire.membership import MAX_LISTED
 from tests.protocol.space.room import CALL, Room
 

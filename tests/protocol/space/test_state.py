@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meup_agent import Envelope
+from meup_agent.protocol.space.state.indexes import MAX_ERROR_CHARS
 from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, MAX_NAMED
-from meup_agent.protocol.space.state.verdicts import MAX_ERROR_CHARS
 from tests.protocol.frames import frame_by
 from tests.spaces import (
     MAX_ORIGINS,

@@ -15,7 +15,7 @@ from meup_agent.gateway.console.presence import MAX_PRESENCES
 from meup_agent.gateway.console.sign_in import MAX_SESSIONS
 from meup_agent.gateway.console.templating import PLOT_HEIGHT, PLOT_WIDTH, Samples, size
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 
 NEAR: Final = 0.8
 """Share of a limit from which on it is near its end."""

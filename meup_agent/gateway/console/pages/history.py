@@ -26,8 +26,7 @@ from meup_agent.gateway.edge.http.history import (
 )
 from meup_agent.gateway.edge.http.views import FOLD_TURN, TRANSIT, current_proposals
 from meup_agent.protocol.audit import Audit, AuditRecord, proposal_as_json
-from meup_agent.protocol.space.decisions import MAX_SEARCHED, DecisionRow
-from meup_agent.protocol.space.journal import Entry
+from meup_agent.protocol.space.journal import MAX_SEARCHED, DecisionRow, Entry
 from meup_agent.protocol.wire.payloads import without_meta
 from meup_agent.wording import IGNORED, MEANINGS, state_name
 

@@ -35,7 +35,7 @@ from meup_agent.gateway.console.templating import (
 )
 from meup_agent.gateway.console.timeline import words_of_answer
 from meup_agent.gateway.edge.http.context import CONFLICT
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire.outcomes import Fulfillment
 from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, as_text, digest, without_meta
 from meup_agent.protocol.wire.scoped_yes import ScopedYes

@@ -21,9 +21,16 @@ from meup_agent.gateway.console.timeline import OwnStatus
 from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.control_payloads import PAUSE, REQUEST_STATUS, RESUME
-from meup_agent.protocol.wire.management_payloads import GRANT, INVITE, KICK, REVOKE
-from meup_agent.protocol.wire.payloads import as_object
+from meup_agent.protocol.wire.payloads import (
+    GRANT,
+    INVITE,
+    KICK,
+    PAUSE,
+    REQUEST_STATUS,
+    RESUME,
+    REVOKE,
+    as_object,
+)
 from meup_agent.wording import role_of
 
 TRIED = {

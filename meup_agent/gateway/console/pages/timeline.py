@@ -26,9 +26,9 @@ from meup_agent.gateway.console.timeline import (
 from meup_agent.gateway.edge.handshake import is_seq
 from meup_agent.gateway.edge.http.context import newest_number, read_journal
 from meup_agent.gateway.edge.http.views import current_proposals
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.space.state.rules import MAX_ID_CHARS
 from meup_agent.wording import MEANINGS
 

@@ -61,8 +61,8 @@ from meup_agent.gateway.edge.http.views import (
 from meup_agent.gateway.logs import quote
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import ALSO_READ, DIALECTS
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.space.decisions import SORT_KEYS
+from meup_agent.protocol.proposals import ProposalState
+from meup_agent.protocol.space.journal import SORT_KEYS
 from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, MAX_NAMED
 
 _PRINTABLE: Final = r"[ \p{L}\p{M}\p{N}\p{P}\p{S}]"

@@ -32,8 +32,8 @@ from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.edge.listener import address_of_peer
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.server import SpaceServer
-from meup_agent.protocol.space.state.verdicts import Refusal
+from meup_agent.protocol.space.owner import SpaceServer
+from meup_agent.protocol.space.state.indexes import Refusal
 
 JOURNAL_SECONDS: Final = 10.0
 """Seconds that a request waits for the journal: a slower disk does not answer any more."""

@@ -19,9 +19,9 @@ from meup_agent.gateway.edge.http.context import (
 )
 from meup_agent.gateway.edge.http.messages import page_size
 from meup_agent.gateway.runtime import GatewayRuntime
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.space.decisions import SORT_KEYS, DecisionRow, HistoryPage, HistoryQuery
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.proposals import ProposalState
+from meup_agent.protocol.space.journal import SORT_KEYS, DecisionRow, HistoryPage, HistoryQuery
+from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.wire.envelope import moment_of, rfc3339
 
 MAX_UNSEEN: Final = 100

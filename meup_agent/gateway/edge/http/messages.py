@@ -40,17 +40,16 @@ from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry
 from meup_agent.protocol.space.link import FrameFormat, Place
-from meup_agent.protocol.space.owner import VerdictCallback
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer, VerdictCallback
 from meup_agent.protocol.space.state.grants import NO_EFFECT, GrantEffect
-from meup_agent.protocol.space.state.rules import complete_fields
-from meup_agent.protocol.space.state.verdicts import (
+from meup_agent.protocol.space.state.indexes import (
     Answer,
     Discard,
     Refusal,
     draft_refusal,
     shown_limit,
 )
+from meup_agent.protocol.space.state.rules import complete_fields
 from meup_agent.protocol.wire.envelope import MAX_DEPTH, check_frame, rfc3339
 from meup_agent.protocol.wire.membership import numbered
 from meup_agent.protocol.wire.streams import is_stream_frame

@@ -40,9 +40,9 @@ from meup_agent.gateway.logs import quote
 from meup_agent.gateway.network import is_loopback
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.audit import Audit, proposal_as_json
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry, FoldBegin, Journal
-from meup_agent.protocol.space.server import SpaceServer
+from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.wire.envelope import TRANSIT_SECONDS, rfc3339
 from meup_agent.transport.http import (
     host_name,

@@ -23,8 +23,13 @@ from meup_agent.gateway.journal.nats.link import Link, NoAnswer
 from meup_agent.gateway.journal.nats.log import Batches, LogPlace, LogTail, OtherLog, SpaceLog
 from meup_agent.gateway.journal.nats.records import Checkpoint, ForeignMessage, read_batch
 from meup_agent.gateway.journal.waiting import DecisionTable
-from meup_agent.protocol.space.decisions import DecisionFollower, ProposalChange
-from meup_agent.protocol.space.journal import Entry, Fact, without_marks
+from meup_agent.protocol.space.journal import (
+    DecisionFollower,
+    Entry,
+    Fact,
+    ProposalChange,
+    without_marks,
+)
 
 log = logging.getLogger("meup_agent.gateway")
 

@@ -48,11 +48,13 @@ from meup_agent.gateway.journal.waiting import (
     WaitingRoom,
     node_name,
 )
-from meup_agent.protocol.space.decisions import HistoryPage, HistoryQuery, ProposalChange
 from meup_agent.protocol.space.journal import (
     Entry,
     Fact,
+    HistoryPage,
+    HistoryQuery,
     NumberRange,
+    ProposalChange,
     Recovered,
     ignore,
     without_marks,

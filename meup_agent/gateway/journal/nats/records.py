@@ -12,8 +12,7 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
-from meup_agent.protocol.space.decisions import ProposalChange
-from meup_agent.protocol.space.journal import Entry, Fact
+from meup_agent.protocol.space.journal import Entry, Fact, ProposalChange
 from meup_agent.protocol.wire.envelope import Envelope, encode_leniently
 
 log = logging.getLogger("meup_agent.gateway")

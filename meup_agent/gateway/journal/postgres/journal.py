@@ -27,9 +27,15 @@ from meup_agent.gateway.journal.waiting import (
     Replaced,
     latest_entries,
 )
-from meup_agent.protocol.proposals.lifecycle import ProposalState, first_moment
-from meup_agent.protocol.space.decisions import DecisionFollower, HistoryPage, HistoryQuery
-from meup_agent.protocol.space.journal import MAX_SEQ, Entry, Recovered
+from meup_agent.protocol.proposals import ProposalState, first_moment
+from meup_agent.protocol.space.journal import (
+    MAX_SEQ,
+    DecisionFollower,
+    Entry,
+    HistoryPage,
+    HistoryQuery,
+    Recovered,
+)
 from meup_agent.protocol.wire.envelope import encode_leniently
 
 if TYPE_CHECKING:

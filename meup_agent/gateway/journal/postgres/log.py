@@ -35,7 +35,7 @@ from meup_agent.protocol.space.journal import MAX_DECISIONS
 if TYPE_CHECKING:
     from meup_agent.gateway.config import JournalConfig, PostgresConfig
     from meup_agent.gateway.journal.waiting import WriteJob
-    from meup_agent.protocol.space.decisions import DecisionRow
+    from meup_agent.protocol.space.journal import DecisionRow
 
 try:
     import psycopg

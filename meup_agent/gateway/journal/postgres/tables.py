@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from meup_agent.gateway.journal.rows import read_entry
-from meup_agent.protocol.proposals.lifecycle import ProposalState
-from meup_agent.protocol.space.decisions import DecisionRow
-from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry
+from meup_agent.protocol.proposals import ProposalState
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, DecisionRow, Entry
 from meup_agent.protocol.wire.envelope import encode_leniently
 
 if TYPE_CHECKING:

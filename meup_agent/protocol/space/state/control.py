@@ -1,4 +1,4 @@
-"""Pauses and shutdowns of participants, to which the gateway holds them (PROTOCOL 3, control).
+"""Pauses and shutdowns of participants, and yeses, to which a gateway holds them (PROTOCOL 3, 5).
 
 A participant that is paused or shut down begins nothing: its requests, proposals, chats, streams
 and reasonings are refused. What ends or answers something always passes.
@@ -6,19 +6,32 @@ and reasonings are refused. What ends or answers something always passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
+from meup_agent.causes import Reason
+from meup_agent.errors import InvalidPattern
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.space.journal import Fact, facts_under
 from meup_agent.protocol.space.state.grants import GrantStore
-from meup_agent.protocol.space.state.indexes import SenderIndex
-from meup_agent.protocol.space.state.inflight import is_notification
-from meup_agent.protocol.space.state.verdicts import Refusal, refuse, refuse_unknown
-from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.control_payloads import (
+from meup_agent.protocol.space.state.indexes import (
+    ID_IN_USE,
+    Answer,
+    OpenItem,
+    Refusal,
+    SenderIndex,
+    gateway_draft,
+    over_limit,
+    refuse,
+    refuse_unknown,
+)
+from meup_agent.protocol.space.state.inflight import InFlight, call_of, is_notification
+from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Envelope, encode_leniently
+from meup_agent.protocol.wire.payloads import (
     ANSWERS,
     ASKED,
     HELD_KINDS,
@@ -26,13 +39,23 @@ from meup_agent.protocol.wire.control_payloads import (
     REQUEST_STATUS,
     RESUME,
     SHUTDOWN,
+    JsonObject,
     Pause,
     build_pause,
     outlasts,
     read_control,
 )
-from meup_agent.protocol.wire.envelope import Envelope
-from meup_agent.protocol.wire.payloads import JsonObject
+from meup_agent.protocol.wire.scoped_yes import (
+    MAX_COVERED_BYTES,
+    ArgumentScope,
+    KeptYes,
+    ScopedYes,
+    YesTerms,
+    named_yes,
+    read_revoked,
+    read_terms,
+    read_yes_query,
+)
 
 PAUSED: Final = "paused"
 SHUT_DOWN: Final = "shut_down"
@@ -223,3 +246,246 @@ class ParticipantControl:
     def _is_own(self, participant: str, pause_id: str) -> bool:
         held = self._paused.get(participant)
         return held is not None and held.pause.id == pause_id
+
+
+YES_FACT: Final = "yes/"
+
+INVALID_YES: Final = "invalid_yes"
+UNKNOWN_YES: Final = "unknown_yes"
+
+MAX_YESES: Final = 200
+"""Scoped yeses of a space that hold at once: a list of all of them fits in one frame."""
+
+MAX_YESES_OF_A_GIVER: Final = 100
+"""Of one participant, so that one leaves room for the others."""
+
+
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+
+
+@dataclass(slots=True, eq=False)
+class YesStore:
+    """The scoped yeses of a space; those that hold no more are dropped when one is given."""
+
+    _grants: GrantStore
+    _open: InFlight
+    _control: ParticipantControl
+    _is_removed: Callable[[str], bool]
+    _held: dict[str, ScopedYes] = field(default_factory=dict[str, ScopedYes])
+
+    def restore(self, facts: Mapping[str, JsonObject]) -> None:
+        """Restore the facts of before a restart; one that cannot be read holds no more."""
+        for yes_id, value in facts_under(facts, YES_FACT):
+            try:
+                read = msgspec.convert({**value, "id": yes_id}, ScopedYes)
+                ArgumentScope(read.arguments, read.others)
+            except (msgspec.ValidationError, InvalidPattern):
+                continue
+            self._held[yes_id] = read
+
+    # --- giving and revoking ---
+
+    def check(self, envelope: Envelope, payload: JsonObject, at: int) -> Refusal | None:
+        """Check that a yes can be given, or revoked; changes nothing.
+
+        Raises:
+            InvalidEnvelope: Its payload cannot be read, or be meant.
+        """
+        if envelope.kind == kinds.YES_REVOKE:
+            return self._check_revocation(envelope, read_revoked(envelope, payload))
+        terms = read_terms(envelope, payload)
+        item = self._open.proposals.get((terms.proposer, envelope.correlation[0]))
+        if item is None or not item.whole or not item.state_at(at).is_pending:
+            named = f"proposal {envelope.correlation[0]!r} of {terms.proposer!r}"
+            return refuse(envelope, INVALID_YES, f"no yes is given at {named}: it is not pending")
+        if problem := self._problem(envelope.sender, item, terms):
+            return refuse(envelope, INVALID_YES, f"this yes is not taken: {problem}")
+        if envelope.id in self._held:
+            return refuse(
+                envelope, ID_IN_USE, f"a yes {envelope.id} is kept; send this under another id"
+            )
+        active = [each for each in self._held.values() if each.state_at(at) == "active"]
+        mine = sum(each.by == envelope.sender for each in active)
+        if mine >= MAX_YESES_OF_A_GIVER or len(active) >= MAX_YESES:
+            most = MAX_YESES_OF_A_GIVER if mine >= MAX_YESES_OF_A_GIVER else MAX_YESES
+            message = f"{most} yeses hold already, as many as are taken; revoke some"
+            return over_limit(envelope, "max_yeses", most, message)
+        return None
+
+    def _problem(self, giver: str, item: OpenItem, terms: YesTerms) -> str:
+        """The reason for which a yes cannot be given at a proposal, in words; empty: none."""
+        call = payloads.read_proposal(item.envelope.payload_object)
+        if call.method != payloads.TOOL_CALL:
+            return "the proposal calls no tool"
+        if call.target is None:
+            return "the proposal does not say who should carry it out"
+        if item.proposer == giver:
+            return "you proposed it yourself"
+        if not self._grants[giver].allow(kinds.MCP_REQUEST, *call_of(item.envelope)):
+            return "your capabilities do not allow to carry the proposed call out"
+        if call.beside:
+            return "the proposed call has parameters that no pattern sees"
+        if len(call.name) > payloads.MAX_NAME_CHARS:
+            return f"the name of the tool has more than {payloads.MAX_NAME_CHARS} characters"
+        if len(item.envelope.raw_payload) > MAX_COVERED_BYTES:
+            return f"the proposed call has more than {MAX_COVERED_BYTES} bytes"
+        if payloads.digest(call.method, call.params, call.target) != terms.digest:
+            # Its proposer may use an id again, for another tool of the same form.
+            return "the proposal is another call than the one of its 'digest'; look at it again"
+        if not terms.compile().takes(call.arguments):
+            return "its patterns do not take the call at which it is given"
+        return ""
+
+    def _check_revocation(self, envelope: Envelope, yes_id: str) -> Refusal | None:
+        held = self._held.get(yes_id)
+        if held is None:
+            return refuse(envelope, UNKNOWN_YES, f"no yes {yes_id!r} is kept here")
+        # What holds back is for each that decides.
+        rejection = {"reason": str(Reason.DISAGREE)}
+        grants = self._grants[envelope.sender]
+        if envelope.sender == held.by or grants.allow(kinds.MCP_REJECT, rejection, ()):
+            return None
+        message = f"the yes {yes_id!r} is of {held.by!r}; one that may reject calls revokes it"
+        return refuse(envelope, INVALID_YES, message)
+
+    def accept(self, envelope: Envelope, payload: JsonObject, at: int) -> tuple[Fact, ...]:
+        """Carry out what :meth:`check` let through; the facts that hold from now on."""
+        if envelope.kind == kinds.YES_REVOKE:
+            return tuple(self._drop([read_revoked(envelope, payload)]))
+        terms = read_terms(envelope, payload)
+        proposal = envelope.correlation[0]
+        item = self._open.proposals.get((terms.proposer, proposal))
+        assert item is not None  # check() said so
+        call = payloads.read_proposal(item.envelope.payload_object)
+        given = ScopedYes(
+            id=envelope.id,
+            by=envelope.sender,
+            proposal=proposal,
+            proposer=terms.proposer,
+            target=call.target or "",
+            tool=call.name,
+            form=terms.form,
+            given=at,
+            until=at + round(terms.seconds * _MICROSECONDS),
+            most=terms.most,
+            arguments=terms.arguments,
+            others=terms.others,
+        )
+        over = [each.id for each in self._held.values() if each.state_at(at) != "active"]
+        return (*self._drop(over), self._keep(given))
+
+    def removed(self, participant: str) -> tuple[Fact, ...]:
+        """Drop the yeses of and for a participant that is removed.
+
+        Who is invited under its name later may be another one.
+        """
+        theirs = [
+            each.id
+            for each in self._held.values()
+            if participant in (each.by, each.proposer, each.target)
+        ]
+        return tuple(self._drop(theirs))
+
+    def _keep(self, held: ScopedYes) -> Fact:
+        self._held[held.id] = held
+        value: JsonObject = msgspec.to_builtins(held)
+        del value["id"]
+        return Fact(YES_FACT + held.id, value)
+
+    def _drop(self, ids: list[str]) -> Iterator[Fact]:
+        for yes_id in ids:
+            if self._held.pop(yes_id, None) is not None:
+                yield Fact(YES_FACT + yes_id, None)
+
+    # --- uses ---
+
+    def check_use(self, request: Envelope, payload: JsonObject, at: int) -> Refusal | None:
+        """Refuse a request that names a yes which does not cover it."""
+        named = named_yes(payload)
+        if named is None:
+            return None
+        held = self._held.get(named) if isinstance(named, str) else None
+        state = "unknown" if held is None else held.state_at(at)
+        if held is not None and state == "active":
+            problem = self._use_problem(held, request, payload, at)
+            if not problem:
+                return None
+            state = "not_covered"
+        else:
+            problem = {
+                "unknown": "it was never given, or has been revoked",
+                "expired": "its time is over",
+                "used_up": "it has let through as many calls as it was given for",
+            }[state]
+        message = f"the yes {str(named)[:64]!r} does not let this request through: {problem}"
+        return refuse(request, INVALID_YES, message, state=state)
+
+    def _use_problem(self, held: ScopedYes, request: Envelope, payload: JsonObject, at: int) -> str:
+        """The reason for which a yes does not cover a request, in words; empty: it does."""
+        call = payloads.read_call(payload)
+        found = self._open.find_proposed(request, call)
+        if len(found) != 1 or not isinstance(found[0], OpenItem) or not found[0].whole:
+            return "it carries out no single proposal that is known here"
+        proposal = found[0]
+        if proposal.state_at(at) is not ProposalState.PENDING:
+            return f"the proposal is {proposal.state_at(at)}"
+        if proposal.key == (held.proposer, held.proposal):
+            return "it was given at this proposal, which its giver decides"
+        if len(request.raw_payload) > MAX_COVERED_BYTES:
+            return f"the call has more than {MAX_COVERED_BYTES} bytes"
+        proposed = payloads.read_proposal(proposal.envelope.payload_object)
+        if not _is_unchanged(proposed, call) or request.to != (proposed.target,):
+            return "the request is not the call that was proposed"
+        if not held.covers(proposed, proposal.proposer):
+            return "the call is not one of those that it is for"
+        # What its giver may do no longer, the yes does not either.
+        if not self._may(held.by, payload, request.to):
+            return f"{held.by!r}, who gave it, may not carry the call out"
+        if self._control.check_frame(held.by, at) is not None:
+            return f"{held.by!r}, who gave it, is paused"
+        return ""
+
+    def _may(self, giver: str, payload: JsonObject, to: tuple[str, ...]) -> bool:
+        if giver not in self._grants or self._is_removed(giver):
+            return False
+        return self._grants[giver].allow(kinds.MCP_REQUEST, payload, to)
+
+    def use(self, payload: JsonObject) -> tuple[Fact, ...]:
+        """Count a request that :meth:`check_use` let through, if it names a yes."""
+        named = named_yes(payload) if self._held else None
+        held = self._held.get(named) if isinstance(named, str) else None
+        if held is None:
+            return ()
+        return (self._keep(msgspec.structs.replace(held, used=held.used + 1)),)
+
+    # --- the list ---
+
+    def kept(self, at: int) -> list[KeptYes]:
+        """Those that are kept, oldest first."""
+        held = sorted(self._held.values(), key=lambda each: (each.given, each.id))
+        return [KeptYes(each, each.state_at(at)) for each in held]
+
+    def list(self, question: Envelope, payload: JsonObject, at: int) -> Answer:
+        """The answer to a question: those that are kept, with their uses and states.
+
+        Raises:
+            InvalidEnvelope: It asks for something else.
+        """
+        query = read_yes_query(question, payload)
+        kept = [each for each in self.kept(at) if query.takes(each.yes)]
+        listed = [{**each.yes.described, "state": each.state} for each in kept]
+        raw = encode_leniently({"yeses": listed})
+
+        def write(seq: int) -> Envelope:
+            return gateway_draft(kinds.YES_LISTED, raw, to=question.sender, about=question.id)
+
+        return Answer(question, write, len(raw))
+
+
+def _is_unchanged(proposed: payloads.Call, call: payloads.Call) -> bool:
+    """True if a request is the call that was proposed, number for number."""
+    if proposed.method != call.method:
+        return False
+    # Not as Python compares: to it 1 and true are equal.
+    bare = [_encode_sorted(payloads.without_meta(each.params)) for each in (proposed, call)]
+    return bare[0] == bare[1]

@@ -14,33 +14,34 @@ from typing import Any, Final
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
-from meup_agent.protocol.dialects import decode, decode_known
-from meup_agent.protocol.dialects.base import NAMING_EXECUTORS, choose_executors, decode_header
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.dialects import (
+    NAMING_EXECUTORS,
+    choose_executors,
+    decode,
+    decode_header,
+    decode_known,
+)
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.space.allowance import Allowance
-from meup_agent.protocol.space.state.control import ParticipantControl
-from meup_agent.protocol.space.state.grants import GrantStore
-from meup_agent.protocol.space.state.indexes import OVER_HTTP, KnownItem, OpenItem
-from meup_agent.protocol.space.state.inflight import InFlight, is_notification
-from meup_agent.protocol.space.state.listing import call_of
-from meup_agent.protocol.space.state.management import KICKED, REMOVED, SpaceManager
-from meup_agent.protocol.space.state.presence import AbsenceTracker
-from meup_agent.protocol.space.state.streams import StreamStore
-from meup_agent.protocol.space.state.verdicts import (
+from meup_agent.protocol.space.state.control import ParticipantControl, YesStore
+from meup_agent.protocol.space.state.grants import KICKED, REMOVED, GrantStore, SpaceManager
+from meup_agent.protocol.space.state.indexes import (
     ID_IN_USE,
+    OVER_HTTP,
+    KnownItem,
+    OpenItem,
     Refusal,
     draft_refusal,
     over_limit,
     refuse,
     refuse_unknown,
 )
-from meup_agent.protocol.space.state.yeses import YesStore
+from meup_agent.protocol.space.state.inflight import InFlight, call_of, is_notification
+from meup_agent.protocol.space.state.streams import AbsenceTracker, StreamStore
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.control_payloads import ANSWERS
 from meup_agent.protocol.wire.envelope import Envelope, fits_double
-from meup_agent.protocol.wire.management_payloads import GRANT_ACK
 from meup_agent.protocol.wire.outcomes import MAX_REPORTED_CHARS, read_report
-from meup_agent.protocol.wire.payloads import proposal_problem, request_problem
+from meup_agent.protocol.wire.payloads import ANSWERS, GRANT_ACK, proposal_problem, request_problem
 from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 
 # --- inbound ---

@@ -15,9 +15,8 @@ import msgspec
 from meup_agent.causes import Reason, read_reason
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.capability import Capabilities
-from meup_agent.protocol.dialects import PUBLISHED, decode, spoken
-from meup_agent.protocol.dialects.mcpx_v01 import BY_RPC_ID, RpcIds
-from meup_agent.protocol.proposals.lifecycle import ProposalState
+from meup_agent.protocol.dialects import BY_RPC_ID, PUBLISHED, RpcIds, decode, spoken
+from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.space.allowance import Allowance, RateLimiter
 from meup_agent.protocol.space.journal import (
     BESIDE_MARK,
@@ -29,32 +28,40 @@ from meup_agent.protocol.space.journal import (
     crowded_mark,
     rooms_made_in,
 )
-from meup_agent.protocol.space.state.control import ParticipantControl
-from meup_agent.protocol.space.state.grants import GrantStore
+from meup_agent.protocol.space.state.control import ParticipantControl, YesStore
+from meup_agent.protocol.space.state.grants import GrantStore, InviteIssuer, SpaceManager
 from meup_agent.protocol.space.state.indexes import (
     BEFORE_RESTART,
     LOST,
     OVER_HTTP,
+    Acceptance,
     AcceptedEnvelope,
+    Answer,
+    Broadcast,
+    Consequence,
     Deduplicator,
+    Discard,
+    Disconnect,
+    FrameVerdict,
+    Notice,
     OpenItem,
+    Refusal,
+    Repetition,
+    draft_refusal,
+    gateway_draft,
+    over_limit,
+    refuse,
 )
 from meup_agent.protocol.space.state.inflight import (
     TRACKED_KINDS,
     InFlight,
+    call_of,
     end_item,
     end_orphaned,
     end_revoked,
     is_notification,
-)
-from meup_agent.protocol.space.state.listing import call_of, list_proposals, list_waiting
-from meup_agent.protocol.space.state.management import InviteIssuer, SpaceManager
-from meup_agent.protocol.space.state.presence import (
-    AbsenceTracker,
-    JoinDrafts,
-    JoinState,
-    WelcomeWriter,
-    presence_fact,
+    list_proposals,
+    list_waiting,
 )
 from meup_agent.protocol.space.state.rules import (
     AMBIGUOUS_EXECUTOR,
@@ -65,26 +72,16 @@ from meup_agent.protocol.space.state.rules import (
     usable_id,
     with_field,
 )
-from meup_agent.protocol.space.state.streams import STREAM_KINDS, StreamStore
-from meup_agent.protocol.space.state.verdicts import (
-    Acceptance,
-    Answer,
-    Broadcast,
-    Consequence,
-    Discard,
-    Disconnect,
-    FrameVerdict,
-    Notice,
-    Refusal,
-    Repetition,
-    draft_refusal,
-    gateway_draft,
-    over_limit,
-    refuse,
+from meup_agent.protocol.space.state.streams import (
+    STREAM_KINDS,
+    AbsenceTracker,
+    JoinDrafts,
+    JoinState,
+    StreamStore,
+    WelcomeWriter,
+    presence_fact,
 )
-from meup_agent.protocol.space.state.yeses import YesStore
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.control_payloads import CONTROL_KINDS, PAUSE, RESUME, SHUTDOWN
 from meup_agent.protocol.wire.envelope import (
     MAX_DEPTH,
     MAX_FRAME_BYTES,
@@ -92,8 +89,14 @@ from meup_agent.protocol.wire.envelope import (
     check_depth,
     rfc3339,
 )
-from meup_agent.protocol.wire.management_payloads import MANAGEMENT_KINDS
 from meup_agent.protocol.wire.membership import ARRIVED, ASIDE, DIALECT, NEW, OBSERVING, read_query
+from meup_agent.protocol.wire.payloads import (
+    CONTROL_KINDS,
+    MANAGEMENT_KINDS,
+    PAUSE,
+    RESUME,
+    SHUTDOWN,
+)
 from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 from meup_agent.protocol.wire.streams import StreamInfo
 

@@ -1,18 +1,31 @@
-"""Base of the dialects: the lenient reading of a header, and payloads translated."""
+"""Dialects: the wire forms of an envelope (PROTOCOL 1).
+
+Reading is lenient and the same for every dialect that writes its correlation and kinds in plain
+sight; writing is strict and each dialect's own. A dialect is one record here, whose attributes say
+what is particular to it: no other module names dialects.
+
+A frame comes in and an :class:`~meup_agent.protocol.wire.envelope.Envelope` goes out, or the other
+way.
+A dialect never decides whether an envelope is allowed, and never changes a payload but as
+``Dialect`` says; one that came in a dialect leaves in it byte for byte. What a dialect has no
+words for is ``NotExpressible``, and never written as something else.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from meup_agent.errors import InvalidEnvelope, NotExpressible
+from meup_agent.errors import InvalidEnvelope, NotExpressible, UsageError
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import (
     EMPTY_PAYLOAD,
     Envelope,
+    check_frame,
     decode_members,
     encode_leniently,
 )
@@ -458,3 +471,298 @@ NAMING_EXECUTORS: Final = frozenset(
     name for each in PLAIN_DIALECTS if each.is_published for name in (each.name, *each.also_read)
 )
 """Names on the wire of the published dialects, in which ``to`` of a proposal is its executor."""
+
+
+# --- mcpx v01 ---
+
+NAME: Final = "mcpx/v0.1"
+
+MCP: Final = "mcp"
+
+_TO_WIRE: Final = {
+    kinds.MCP_REQUEST: MCP,
+    kinds.MCP_RESPONSE: MCP,
+    kinds.MCP_PROPOSAL: "proposal",
+    kinds.MCP_WITHDRAW: "proposal/withdraw",
+    kinds.MCP_REJECT: "proposal/reject",
+}
+_FROM_WIRE: Final = {wire: kind for kind, wire in _TO_WIRE.items() if wire != MCP}
+
+
+_MCPX_ONLY: Final = frozenset({MCP, *_FROM_WIRE})
+
+
+class _Rpc(NamedTuple):
+    """Members of an MCP message that refer to others, checked."""
+
+    has_method: bool  # true for a request, false for a response
+    id: str | None  # the JSON-RPC id as a name, where it is one
+    proposal_id: str | None
+
+
+_NULL: Final = msgspec.Raw(b"null")
+
+_decode_name = msgspec.json.Decoder(str | int | None).decode
+
+
+def _read(header: Header, frame: bytes) -> Envelope:
+    envelope = read_plain(header, frame)
+    rpc = _rpc(envelope.raw_payload)
+    kind = _FROM_WIRE.get(envelope.kind, envelope.kind)
+    if kind == MCP:
+        kind = kinds.MCP_REQUEST if rpc.has_method else kinds.MCP_RESPONSE
+    told = _referenced_id(kind, rpc)
+    correlation = envelope.correlation or ((told,) if told else ())
+    return msgspec.structs.replace(envelope, kind=kind, correlation=correlation)
+
+
+def _write(envelope: Envelope) -> bytes:
+    if envelope.kind == kinds.MCP_PROPOSAL:
+        envelope = as_broadcast(envelope) or envelope
+    correlation, all_ids = one_and_all(envelope.correlation)
+    if envelope.kind in _MCPX_ONLY:
+        raise NotExpressible(f"{NAME} has another meaning for the kind {envelope.kind!r}")
+    if envelope.kind in DECISIONS and correlation is not None:
+        payload = with_proposal_id(envelope, NAME, correlation)
+    else:
+        payload = translated(envelope, NAME, WITH_MESSAGE)
+    rpc = _rpc(payload)
+    if envelope.kind == kinds.MCP_REQUEST and not rpc.has_method:
+        raise NotExpressible(f"{NAME} tells a request by its method, and there is none")
+    if envelope.kind == kinds.MCP_RESPONSE and rpc.has_method:
+        raise NotExpressible(f"{NAME} tells a response by its having no method")
+    said = _referenced_id(envelope.kind, rpc)
+    kind = _TO_WIRE.get(envelope.kind, envelope.kind)
+    camel = None if correlation == said else correlation
+    return write_frame(envelope, NAME, kind, payload, camel, all_ids)
+
+
+def _rpc(payload: bytes) -> _Rpc:
+    members = members_of(payload) or {}
+    method, rpc_id = members.get("method", _NULL), members.get("id", _NULL)
+    has_method = bytes(method) != b"null"
+    return _Rpc(has_method, _name(rpc_id), _name(members.get("proposalId", _NULL)))
+
+
+def _name(raw: msgspec.Raw) -> str | None:
+    """An id, where it is one; what else stands there changes nothing of the message's meaning."""
+    try:
+        found = _decode_name(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return None if found is None else str(found)
+
+
+def _referenced_id(kind: str, rpc: _Rpc) -> str | None:
+    """Return the id to which the payload itself refers."""
+    if kind == kinds.MCP_RESPONSE:
+        return rpc.id
+    if kind in DECISIONS:
+        return rpc.proposal_id
+    return None
+
+
+_MCPX_V01: Final = Dialect(NAME, _read, _write)
+
+
+# --- rpc ids ---
+# Envelope ids for JSON-RPC ids, by which `mcpx/v0.1` names the request of a response.
+#
+# There a response names its request by the JSON-RPC id that the requester gave it, and two
+# requesters may give the same. Everything else here goes by envelope ids, so a receiver of such a
+# response has to remember which requester gave which id (PROTOCOL 1).
+
+BY_RPC_ID: Final = _MCPX_V01.name
+"""The dialect whose responses may name their request by its JSON-RPC id alone."""
+
+MAX_RPC_IDS: Final = 1_000
+"""Requests that are remembered of each sender: more than a participant has open at once."""
+
+MAX_SENDERS: Final = 1_000
+"""Senders whose requests are remembered; the one that was first heard of goes first."""
+
+
+class _RememberedRequest(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    to: tuple[str, ...]
+
+
+class RpcIds:
+    """A bounded memory of (sender, JSON-RPC id) and the envelope that had it."""
+
+    def __init__(self) -> None:
+        self._by_sender: OrderedDict[str, OrderedDict[str, _RememberedRequest]] = OrderedDict()
+
+    def heard(self, envelope: Envelope, payload: object, *, dialect: str = "") -> Envelope:
+        """Remember a request; tell what a response answers; in the order of the wire.
+
+        A response in ``mcpx/v0.1`` that names its request by a JSON-RPC id alone is returned with
+        the request's envelope id as its correlation, its frame as it came.
+        """
+        said = envelope.protocol or dialect
+        if envelope.kind == kinds.MCP_REQUEST:
+            call = payloads.read_call(payload)
+            if call.rpc_name is not None and not call.is_notification:
+                self._remember(envelope, call.rpc_name)
+        elif envelope.kind == kinds.MCP_RESPONSE:
+            name = payloads.read_call(payload).rpc_name
+            if name is None:
+                return envelope
+            request = self._request(envelope, name) if said == BY_RPC_ID else None
+            if request is not None:
+                envelope = msgspec.structs.replace(envelope, correlation=(request,))
+            self._answered(envelope, name)
+        return envelope
+
+    def _remember(self, request: Envelope, name: str) -> None:
+        share = self._by_sender.get(request.sender)
+        if share is None:
+            share = self._by_sender[request.sender] = OrderedDict()
+            if len(self._by_sender) > MAX_SENDERS:
+                self._by_sender.popitem(last=False)
+        share[name] = _RememberedRequest(request.id, request.to)
+        share.move_to_end(name)
+        if len(share) > MAX_RPC_IDS:
+            share.popitem(last=False)
+
+    def _answered(self, response: Envelope, name: str) -> None:
+        """Forget what has its answer before what still waits for one."""
+        for requester in response.to:
+            request = self._asked(requester, response, name)
+            if request is not None and request.id in response.correlation:
+                self._by_sender[requester].move_to_end(name, last=False)
+
+    def _request(self, response: Envelope, name: str) -> str | None:
+        """The envelope id of the only request that a response can answer."""
+        # An id beside the JSON-RPC id is an envelope's already.
+        if response.correlation != (name,):
+            return None
+        asked = (self._asked(each, response, name) for each in response.to or self._by_sender)
+        found = {request.id for request in asked if request is not None}
+        return found.pop() if len(found) == 1 else None
+
+    def _asked(self, requester: str, response: Envelope, name: str) -> _RememberedRequest | None:
+        """The request of a requester that asked the sender of a response."""
+        share = self._by_sender.get(requester)
+        request = None if share is None else share.get(name)
+        asked = request is not None and (not request.to or response.sender in request.to)
+        return request if asked else None
+
+    def __len__(self) -> int:
+        """Count the remembered requests of all senders."""
+        return sum(len(share) for share in self._by_sender.values())
+
+
+DIALECTS: Final[dict[str, Dialect]] = {
+    dialect.name: dialect for dialect in (_MCPX_V01, *PLAIN_DIALECTS)
+}
+"""Every dialect that can be read and written, by its name on the wire."""
+
+
+def _names(wanted: Callable[[Dialect], bool]) -> frozenset[str]:
+    return frozenset(name for name, each in DIALECTS.items() if wanted(each))
+
+
+PUBLISHED: Final = _names(lambda each: each.is_published)
+"""The two published versions, which existing gateways and TypeScript participants speak.
+
+Their correlation is a list. A gateway fills in their ``ts``, describes participants to them in
+their words, takes one for the other, and refuses an invitation of a participant that is there by an
+acknowledgement. An agent addresses its proposals to the executor, and ends several by one withdraw.
+"""
+
+STREAMING: Final = _names(lambda each: each.has_streams)
+"""The dialects that have streams, and frames of streams beside envelopes (PROTOCOL 8)."""
+
+ACKNOWLEDGING: Final = _names(lambda each: each.acknowledges_chats)
+"""The dialects in which who gets a chat acknowledges it."""
+
+ALSO_READ: Final = {other: name for name, each in DIALECTS.items() for other in each.also_read}
+"""Names on the wire that are read as another dialect's."""
+
+_READERS: Final = DIALECTS | {name: DIALECTS[read_as] for name, read_as in ALSO_READ.items()}
+
+DEFAULT_DIALECT: Final = "meup/v0.1"
+
+
+def spoken(protocol: str) -> str | None:
+    """The newest known form of a dialect, to write to its speakers; ``None``: it is unknown."""
+    name = ALSO_READ.get(protocol, protocol)
+    return name if name in DIALECTS else None
+
+
+def decode(
+    frame: bytes | str, dialect: str | None = None, *, unnamed: str = DEFAULT_DIALECT
+) -> Envelope:
+    """Decode the header of a frame; the payload stays raw.
+
+    Args:
+        frame: One message, JSON in UTF-8.
+        dialect: The dialect that it must be in; ``None``: the one that its ``protocol`` names.
+        unnamed: Where ``dialect`` is ``None``: the dialect of a frame that names none.
+
+    Raises:
+        InvalidEnvelope: The frame is too large, too deep, no UTF-8, no JSON or no envelope.
+        UsageError: ``dialect`` is none that this package knows.
+    """
+    if isinstance(frame, str):
+        try:
+            frame = frame.encode()
+        except UnicodeEncodeError:
+            raise InvalidEnvelope("invalid_utf8", "the frame holds a lone surrogate") from None
+    check_frame(frame)
+    try:
+        header = decode_header(frame)
+    except UNREADABLE as error:
+        raise unreadable(error, frame) from None
+    return _read_envelope(header, frame, dialect, unnamed)
+
+
+def decode_known(frame: bytes, dialect: str) -> Envelope | None:
+    """As :func:`decode`, of a frame without other fields than those some dialect knows.
+
+    Then all that is left to look at is the payload, which is empty if there is none. ``None``:
+    there are other fields, or the frame is not an envelope, which :func:`decode` tells.
+    """
+    check_frame(frame)
+    try:
+        header = decode_known_header(frame)
+    except UNREADABLE:
+        return None
+    return _read_envelope(header, frame, dialect, dialect)
+
+
+def _read_envelope(header: Header, frame: bytes, dialect: str | None, unnamed: str) -> Envelope:
+    """The envelope that a header stands for in its dialect."""
+    said = header.protocol
+    if dialect is None:
+        reader = _READERS.get(said or unnamed)
+        if reader is None:
+            raise InvalidEnvelope(
+                "invalid_envelope",
+                f"the protocol {said!r} is none of {', '.join(DIALECTS)}",
+                envelope_id=header.id,
+            )
+    else:
+        reader = DIALECTS.get(dialect) or _named(dialect)
+        if said != dialect and said and ALSO_READ.get(said) != dialect:
+            raise InvalidEnvelope(
+                "invalid_envelope",
+                f"the envelope says protocol {said!r}, not {dialect!r}",
+                envelope_id=header.id,
+            )
+    return reader.read(header, frame)
+
+
+def encode(envelope: Envelope, dialect: str) -> bytes:
+    """Encode an envelope; one that came in the same dialect leaves byte for byte as it came."""
+    if envelope.frame and envelope.protocol == dialect:
+        return envelope.frame
+    return _named(dialect).write(envelope)
+
+
+def _named(dialect: str) -> Dialect:
+    found = DIALECTS.get(dialect)
+    if found is None:
+        raise UsageError(f"the dialect {dialect!r} is none of {', '.join(DIALECTS)}")
+    return found
