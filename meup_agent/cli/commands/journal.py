@@ -277,7 +277,7 @@ async def read_file(
     belongs to them, if it is given and the file can tell.
     """
     # Loaded here: SQLite is not needed where a gateway is asked.
-    from meup_agent.gateway.journal.engines import open_archive, place_of
+    from meup_agent.gateway.journal.places import open_archive, place_of
 
     place = place_of(file)
     shown = str(file) if place.path is not None else f"on {place.name}"
@@ -1013,7 +1013,7 @@ def copy(
     """
     require_extra("a gateway")
     from meup_agent.gateway.journal.copying import copy_journal
-    from meup_agent.gateway.journal.engines import place_of
+    from meup_agent.gateway.journal.places import place_of
     from meup_agent.gateway.runtime import wall_clock
 
     log_to_stderr("warning")

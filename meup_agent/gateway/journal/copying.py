@@ -25,7 +25,7 @@ from meup_agent.gateway.config import JournalConfig
 from meup_agent.gateway.journal.archive import JournalArchive, name_for_good
 from meup_agent.gateway.journal.damage import error_text
 from meup_agent.gateway.journal.decisions import changes_of
-from meup_agent.gateway.journal.engines import JournalPlace, open_archive, open_copy, open_server
+from meup_agent.gateway.journal.places import JournalPlace, open_archive, open_copy, open_server
 from meup_agent.gateway.journal.rows import WRITE_FACT, sealed
 from meup_agent.gateway.journal.sqlite import FileLock, SqliteJournal
 from meup_agent.protocol.space.journal import Entry, Journal, ignore
@@ -33,7 +33,7 @@ from meup_agent.protocol.wire.envelope import encode_leniently
 
 if TYPE_CHECKING:
     from meup_agent.gateway.journal.archive import ServerArchive
-    from meup_agent.gateway.journal.engines import CopyJournal
+    from meup_agent.gateway.journal.places import CopyJournal
     from meup_agent.protocol.space.state.state import SpaceState
 
 PAGE: Final = 200

@@ -13,8 +13,9 @@ from meup_agent.gateway import JournalConfig
 from meup_agent.gateway.cluster.membership import ClusterMembership
 from meup_agent.gateway.journal import copying
 from meup_agent.gateway.journal.copying import copy_journal
-from meup_agent.gateway.journal.engines import JournalPlace, engine_of
+from meup_agent.gateway.journal.engines import engine_of
 from meup_agent.gateway.journal.nats.journal import NatsJournal
+from meup_agent.gateway.journal.places import JournalPlace
 from tests.gateway.journal.conftest import (
     NOW,
     Clock,
