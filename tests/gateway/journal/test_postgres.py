@@ -432,7 +432,7 @@ async def test_the_oldest_are_forgotten_by_size(config: PostgresConfig, clock: C
 async def test_the_oldest_are_forgotten_by_age(config: PostgresConfig, clock: Clock) -> None:
     async with journal_at(config, clock, max_age=60) as journal:
         await kept(journal, chat(0))
-        size_of_one = journal.size()
+        size_of_one = journal.size() or 0
         old = await kept(journal, chat(1), chat(2))
         clock.now += 61_000_000
         (new,) = await kept(journal, chat(9), at=clock.now)
