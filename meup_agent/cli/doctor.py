@@ -1,8 +1,8 @@
 """``meup doctor``: checks of the way to a gateway, and of the gateway.
 
-``diagnosis`` runs the checks in their order until one fails that the rest need: ``probe`` takes the
-steps to the port and its certificate alone, and records the one connection that is made.
-``findings`` are the results, with advice. Nothing is sent into the space.
+The diagnosis runs the checks in their order until one fails that the rest need; the steps to the
+port and its certificate it takes alone, and records the one connection that is made. Findings are
+the results, with advice. Nothing is sent into the space.
 """
 
 from __future__ import annotations
@@ -68,9 +68,6 @@ from meup_agent.wording import shown_name
 
 if TYPE_CHECKING:
     from meup_agent.protocol.wire.envelope import Envelope
-
-
-# --- doctor ---
 
 
 # --- findings ---

@@ -97,9 +97,6 @@ if TYPE_CHECKING:
     from meup_agent.gateway.journal.decisions import DecisionQuery
 
 
-# --- audit ---
-
-
 # --- the words of an audit ---
 # Names, times, states, edits and reasons, safe to print.
 

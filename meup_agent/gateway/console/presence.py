@@ -597,9 +597,6 @@ def sharing_key(host: SpaceServer, identity: Identity) -> str:
     return json.dumps(host.owner.grants[identity.participant].patterns, sort_keys=True)
 
 
-# --- local session ---
-
-
 # --- presences of all who are signed in ---
 
 OWN_SECONDS: Final = 60.0

@@ -62,8 +62,8 @@ what senders say later about their rejects and withdraws. All parts share one ``
 States
 ======
 
-Three tables have every step: that of a proposal in ``proposals.lifecycle``, those of exchanges in
-``lifecycle``. A step that they do not have raises ``IllegalStep`` and changes nothing.
+Three tables have every step: that of a proposal in ``proposals``, those of exchanges in
+``effects``. A step that they do not have raises ``IllegalStep`` and changes nothing.
 
 * A proposal, as all can see it (4.2): *pending* <-> *in progress* -> *fulfilled*, or -> *rejected*,
   *withdrawn*, *expired*.
