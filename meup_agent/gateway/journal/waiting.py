@@ -400,6 +400,8 @@ class WriterThread(_JournalThread, ABC):
             interval = self.interval
             self._bell.acquire(timeout=-1 if interval is None else interval)
         with self._mutex:
+            # What it rang for is taken: else the thread would be woken once more, for nothing.
+            self._bell.acquire(blocking=False)
             notes, self._notes = self._notes, {}
             is_over = self._stopping and not self._waiting
             work = self._waiting[:MAX_BATCH]
