@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from inspect import isgenerator
 from typing import TYPE_CHECKING, Final, cast
 
 import anyio
@@ -89,11 +90,12 @@ class AsyncioWebSocket(ClientConnection):
                     self.process_event(frame)
                 return
         super().data_received(data)
-        reader: Any = protocol.parser
-        while (inner := reader.gi_yieldfrom) is not None:
+        # These are no names of its interface: where they are others, it gets every read.
+        reader: Any = getattr(protocol, "parser", None)
+        while (inner := getattr(reader, "gi_yieldfrom", None)) is not None:
             reader = inner
         # There it waits for the first byte of a frame, and nowhere else.
-        is_between = reader.gi_code.co_name == "at_eof"
+        is_between = isgenerator(reader) and reader.gi_code.co_name == "at_eof"
         # Nor is it amid a message of several frames; `websockets` 16 does not say so by this name.
         is_between = is_between and getattr(protocol, "current_size", 0) is None
         self._is_between_frames = is_between

@@ -1,6 +1,7 @@
 """The connection on asyncio, beyond the contract of every transport."""
 
 from contextlib import suppress
+from typing import Any
 
 import anyio
 import pytest
@@ -50,14 +51,18 @@ READS = b"".join(
 """What a peer sends: messages of one frame and of several, and a close frame."""
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["", "by another library"])
 @pytest.mark.parametrize("size", [1, 3, 7, 11, 139, 160, len(READS)])
-async def test_messages_are_read_however_reads_cut_them(size: int) -> None:
+async def test_messages_are_read_however_reads_cut_them(size: int, is_known: bool) -> None:
     heard: list[bytes] = []
     with anyio.fail_after(PATIENCE):
         async with serve(ServerConnection.wait_closed, "127.0.0.1", 0) as server:
             host, port = next(iter(server.sockets)).getsockname()
             url = f"ws://{host}:{port}"
             async with open_websocket(url, url, open_timeout=PATIENCE) as wire:
+                if not is_known:
+                    reader: Any = wire.protocol
+                    reader.parser = map(id, reader.parser)  # no generator
                 for start in range(0, len(READS), size):
                     wire.data_received(READS[start : start + size])
                 with suppress(ConnectionClosed):
