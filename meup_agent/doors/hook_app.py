@@ -150,7 +150,8 @@ class _HookMember:
     def __init__(self, login: HookLogin) -> None:
         self.door = Door(f"hooks of {login.key}")
         self.login = login
-        # Of each token, the requests that wait: they end with that.
+        # Of each token, the requests that wait, and the calls whose hosts may be away: they end
+        # with that, but for a call that a host with another token has asked about as well.
         self.asks: dict[str, set[anyio.CancelScope]] = {}
         self.scope = anyio.CancelScope()
         self.ready = anyio.Event()
@@ -226,10 +227,10 @@ class HookApp:
         A door whose participant has asked with no other one ends.
         """
         for key, member in self._members.items():
-            for token in tuple(member.asks):
-                if find(token) != key:
-                    for ask in member.asks.pop(token):
-                        ask.cancel()
+            void = [token for token in member.asks if find(token) != key]
+            ended = set[anyio.CancelScope]().union(*map(member.asks.pop, void))
+            for ask in ended.difference(*member.asks.values()):
+                ask.cancel()
             if not member.asks:
                 member.scope.cancel()
 
@@ -246,16 +247,19 @@ class HookApp:
             await _answer(send, 403, {"error": "a hook is posted to by an agent, and by no page"})
         else:
             try:
-                login = self._log_in(scope)
+                self._log_in(scope)
+                await self._answer_hook(dialect, scope, receive, send)
             except NotLoggedIn as error:
                 await _answer(send, error.status, {"error": str(error)})
-                return
-            await self._answer_hook(dialect, login, scope, receive, send)
 
     async def _answer_hook(
-        self, dialect: HookDialect, login: HookLogin, scope: Message, receive: Receive, send: Send
+        self, dialect: HookDialect, scope: Message, receive: Receive, send: Send
     ) -> None:
-        """Answer the hook of a participant: always with a decision, where one is asked for."""
+        """Answer the hook of a participant: always with a decision, where one is asked for.
+
+        Raises:
+            NotLoggedIn: Its token is void.
+        """
         query = _query(scope)
         watches = WATCH in (self._mode, query.get("mode"))
         try:
@@ -268,6 +272,7 @@ class HookApp:
             return
         except ConnectionResetError:
             return
+        login = self._log_in(scope)  # its token may have become void while it was read
         await self._settle(login, dialect, hook)
         asks = hook.kind is HookKind.ASKS and not hook.is_own
         if asks and "defer" in query and not watches:
@@ -331,11 +336,12 @@ class HookApp:
                         ttl = _seconds(query, "ttl", _space_ttl(member))
                         has_room = len(member.deferred) < MAX_DEFERRED
                         if deferred is None and defers and call.key and has_room:
-                            deferred = self._begin(member, login, hook, ttl)
+                            deferred = self._begin(member, hook, ttl)
                         if deferred is None:
                             ttl = max(min(wait, ttl), 0.001)
                             answer = await self._ask(member, hook, ttl, races=there is not None)
                         else:
+                            member.asks.get(login.token, set()).add(deferred.scope)
                             told = {DEFER: (after or b"").decode("latin-1")}
                             seconds = _seconds(told, DEFER, math.inf) if defers else math.inf
                             seconds = min(seconds, wait) if defers else seconds
@@ -400,16 +406,17 @@ class HookApp:
             self._tasks.start_soon(member.race.wait, raced, ttl)
         return await raced.wait_for(is_dialog=is_dialog)
 
-    def _begin(
-        self, member: _HookMember, login: HookLogin, hook: HookInput, ttl: float
-    ) -> DeferredCall:
+    def _begin(self, member: _HookMember, hook: HookInput, ttl: float) -> DeferredCall:
         """A call that begins to wait, and goes on if its host is to come back."""
         assert self._tasks is not None  # there is a member
         entered = member.deferred.enter(hook)
 
         async def wait() -> None:
-            with member.asking(login.token, entered.scope):
+            try:
                 await member.deferred.wait(entered, None if math.isinf(ttl) else ttl)
+            finally:
+                for asks in member.asks.values():
+                    asks.discard(entered.scope)
 
         self._tasks.start_soon(wait)
         return entered

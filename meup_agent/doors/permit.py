@@ -502,9 +502,10 @@ class Door:
         for record in tuple(self._left.values(now)):
             call = _call_of(record, space.me)
             is_kept = record.outlives and record.state.is_pending
-            if is_kept and call is not None and call.asker == asks:
+            if is_kept and call is not None and call.key and call.asker == asks:
                 with suppress(MeupError):  # its deadline ends it, too
                     await withdraw_left(space, record)
+                    self._left.pop(call.key)
         for call, answer in tuple(self._answered.values(now)):
             if call.asker == asks and isinstance(answer, Permitted) and answer.kept:
                 self.report(answer.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD))

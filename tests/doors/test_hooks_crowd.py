@@ -1,14 +1,17 @@
 """Many agents at the hooks of one gateway, and attacks on them."""
 
 import json
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import anyio
 import httpx
 import pytest
 
-from meup_agent import Proposal
+from meup_agent import Agent, Proposal, Space
+from meup_agent.doors.hook_app import HookApp, NotLoggedIn
 from meup_agent.gateway.auth import new_token
 from tests.doors.hooked import Hooked, client, hooked, proposed, settled
 from tests.doors.test_hooks import CLAUDE, verdict, yes
@@ -18,6 +21,13 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.anyio
 
 AGENTS = 20
+
+
+class Login(NamedTuple):
+    """A participant and its token."""
+
+    key: str
+    token: str
 
 
 @pytest.fixture
@@ -119,6 +129,62 @@ async def test_a_call_that_is_asked_about_with_two_tokens_is_one_proposal() -> N
                     await at.space.proposals.get(at.space.proposals[number]).fulfill()
         assert {verdict("claude-code", each.json())[0] for each in answers} == {"allow"}
         assert len(at.space.proposals) == 3
+
+
+async def test_a_deferred_call_goes_on_while_one_of_its_tokens_is_valid() -> None:
+    async with hooked() as at, client(at) as http, client(at) as other:
+        second = new_token()
+        other.headers["authorization"] = f"Bearer {second}"
+        reload_with(at, "coder", at.tokens["coder"], second)
+        answers: list[httpx.Response] = []
+
+        async def ask(by: httpx.AsyncClient, seconds: str) -> None:
+            headers = {"meup-defer": seconds}
+            answers.append(await by.post("/hooks/claude-code", json=CLAUDE, headers=headers))
+
+        with anyio.fail_after(PATIENCE):
+            await ask(http, "0.01")
+            await ask(other, "0.01")
+            reload_with(at, "coder", second)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, other, "50")
+                await yes(at.space.proposals.get(at.space.proposals[0]))
+            said = [verdict("claude-code", each.json())[0] for each in answers]
+            assert said == ["defer", "defer", "allow"]
+            assert len(at.space.proposals) == 1
+            # No other token has asked about this one.
+            headers, call = {"meup-defer": "0.01"}, {**CLAUDE, "tool_use_id": "another"}
+            await other.post("/hooks/claude-code", json=call, headers=headers)
+            reload_without(at, "coder")
+            assert await settled(at.space, 1) == "withdrawn"
+
+
+async def test_a_token_that_becomes_void_while_a_request_is_read_asks_nothing() -> None:
+    said, is_void = list[Any](), False
+
+    def join(agent: Agent, token: str, /) -> AbstractAsyncContextManager[Space]:
+        raise AssertionError("nothing is asked")
+
+    def log_in(_: object) -> Login:
+        if is_void:
+            raise NotLoggedIn(401, "no participant has this token")
+        return Login("demo/coder", "token")
+
+    async def receive() -> dict[str, Any]:
+        nonlocal is_void
+        if is_void:
+            await anyio.sleep_forever()
+        is_void = True
+        return {"type": "http.request", "body": json.dumps(CLAUDE).encode()}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope: dict[str, Any] = {"method": "POST", "headers": []}
+    scope["path_params"] = {"agent": "claude-code"}
+    async with HookApp(join, log_in).run() as app:
+        await app(scope, receive, send)
+    assert said[0]["status"] == 401
 
 
 GUESSES = 400
