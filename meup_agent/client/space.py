@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from meup_agent.client.messages import OnProgress, Outbound
     from meup_agent.client.streams import OnStream
     from meup_agent.protocol.wire.membership import Guarantees
-    from meup_agent.protocol.wire.outcomes import Outcome, PermitReport
+    from meup_agent.protocol.wire.outcomes import Outcome
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
     from meup_agent.session.session import EnvelopeStream

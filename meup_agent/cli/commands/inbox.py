@@ -87,7 +87,7 @@ from meup_agent.wording import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from meup_agent.approval.inbox.preview import SeenCall, YesPreview
     from meup_agent.protocol.wire.scoped_yes import KeptYes

@@ -374,7 +374,13 @@ async def keep_spaces(
             nats.advertise or "",
             nats.known_token,
         )
-        runtime.open_values = partial(SharedValues, link, nats)
+        values: list[SharedValues] = []
+
+        def open_values(name: str, seconds: float) -> SharedValues:
+            values.append(SharedValues(link, nats, name, seconds))
+            return values[-1]
+
+        runtime.open_values = open_values
         runtime.node = membership.node
         keeper = SpaceKeeper(runtime, journal, link, membership, now)
         try:
@@ -382,6 +388,8 @@ async def keep_spaces(
         finally:
             with anyio.CancelScope(shield=True):
                 await keeper.leave()
+                for each in values:  # who signed out a moment ago is so at other gateways
+                    await each.settle()
             membership.end()
             runtime.abandon_spaces()
     finally:

@@ -69,8 +69,7 @@ class SharedValues:
 
     async def take(self, key: str) -> bool:
         """Remove a value: true for one of all that try, false where there is none."""
-        if self._writing:
-            await asyncio.wait(self._writing)  # it may be among what is written
+        await self.settle()  # it may be among what is written
         return await self._ask(lambda: self._take(key))
 
     def put_later(self, key: str, value: bytes) -> None:
@@ -80,6 +79,11 @@ class SharedValues:
     def remove_later(self, key: str) -> None:
         """Remove a value, and every trace of it."""
         self._later(lambda: self._purge(key))
+
+    async def settle(self) -> None:
+        """Wait until all that goes on is written, or has failed."""
+        if self._writing:
+            await asyncio.wait(self._writing)
 
     # --- on the gateway's loop ------------------------------------------------------------------
 

@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from meup_agent.mcp.sdk.naming import OwnName
     from meup_agent.mcp.server.catalog import Ctx, Offer
     from meup_agent.mcp.server.client_member import ClientMember, ClientMembers
-    from meup_agent.mcp.server.tool_calls import CallSettings
     from meup_agent.protocol.wire.payloads import JsonObject
 
 

@@ -47,7 +47,7 @@ from meup_agent.protocol.wire.payloads import MAX_LABEL_CHARS
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from meup_agent.client.proposal import ProposalHandle, ProposalRecord, Ttl
+    from meup_agent.client.proposal import ProposalHandle, Ttl
     from meup_agent.client.space import Space
     from meup_agent.mcp.server.catalog import Ctx, Offer
     from meup_agent.mcp.server.client_member import ClientMember

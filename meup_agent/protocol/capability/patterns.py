@@ -309,8 +309,7 @@ def _size(value: object) -> int:
 # these are given other letters before matching: wildcards do not know those, what is written in
 # the pattern does. Then one regular expression says it all, and nothing is ever expanded.
 # `wcmatch` (12.0.1) writes look-aheads, so its expressions are for `re`, whose time has no bound.
-# In the wide reading a wildcard meets everything, and a text is compared in its plain form, too
-# (`reading`).
+# In the wide reading a wildcard meets everything, and a text is compared in its plain form, too.
 #
 # What a match may cost is known from the glob. RE2 builds states as it meets them and then walks
 # through them, byte by byte; only where many sets of places in the pattern are possible at once

@@ -1,5 +1,6 @@
 """Signing in where gateways keep the journal on NATS: one takes over, and nobody sees it."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import anyio
 import pytest
 
 from meup_agent.gateway import Config, JournalConfig
+from meup_agent.gateway.cluster.shared import SharedValues
 from meup_agent.gateway.console.sign_in import SESSION_IDLE, SHARED_SECONDS, USED_SECONDS
 from tests.gateway.console.conftest import Browser, Site, open_site, two_spaces
 from tests.gateway.console.test_sign_in import is_signed_in, link_of
@@ -55,6 +57,27 @@ async def test_who_is_signed_in_stays_so_and_who_signed_out_too(config: Config) 
         # With the cookie that it had.
         browser = await moved(browser, third)
         assert not await is_signed_in(browser)
+
+
+async def test_who_signed_out_as_a_gateway_stops_is_so_elsewhere(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    purge = SharedValues._purge
+
+    async def slowly(values: SharedValues, key: str) -> None:
+        await asyncio.sleep(0.1)  # the server's answer takes so long
+        await purge(values, key)
+
+    monkeypatch.setattr(SharedValues, "_purge", slowly)
+    async with open_site(config) as first:
+        browser = await first.browser("you")
+        form = await browser.fields("/inbox", "/sign-out")
+        before = dict(browser.client.cookies)
+        assert (await browser.post("/sign-out", form)).status_code == 303
+    async with open_site(config) as second:
+        browser.client.cookies.clear()
+        browser.client.cookies.update(before)
+        assert not await is_signed_in(await moved(browser, second))
 
 
 async def test_a_session_that_is_not_used_ends(config: Config) -> None:
