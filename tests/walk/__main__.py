@@ -313,6 +313,7 @@ async def walk_through(walk: Walk, browser: Browser, address: str) -> None:
                 await ann.press("s")
                 await expect(ann.page.locator("#give-yes")).to_be_focused()
                 await ann.press("Enter")
+            await ann.waiting(0)  # else the last of them is taken for the next call
 
         async with anyio.create_task_group() as tasks:
             what = "Ctrl-C while a call waits, and start again, until its server is there"
