@@ -416,7 +416,6 @@ def _json_type(value: object) -> str:
 
 # --- signatures ---
 
-_EMPTY = inspect.Parameter.empty
 _INSTANCE = ("self", "cls")
 
 
@@ -477,7 +476,7 @@ def read_signature(
         arguments=build_arguments(arguments, source) if takes_arguments else None,
         is_async=source.is_async,
         returns=Any
-        if returns is _EMPTY
+        if returns is _NOT_GIVEN
         else resolve_hint(returns, source, "its return annotation"),
         unbound=unbound,
     )
@@ -504,7 +503,7 @@ class _AnnotationReader(msgspec.Struct, frozen=True):
                 f"parameter {name!r} is positional-only, and handlers are called by name; "
                 "remove the '/' behind it"
             )
-        if parameter.annotation is _EMPTY:
+        if parameter.annotation is _NOT_GIVEN:
             wanted = "the argument's type, or " if self.takes_arguments else ""
             raise self.source.error(
                 f"parameter {name!r} has no annotation; annotate it with {wanted}"

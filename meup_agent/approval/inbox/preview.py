@@ -1,4 +1,4 @@
-"""Preview of a yes: the calls, past and waiting, that its scope takes, those near it, and rules."""
+"""A yes, before it is given and as a rule: the calls that it takes, those near it, its policy."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from meup_agent.approval.yeses import YesScope
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.payloads import Call
+    from meup_agent.protocol.wire.scoped_yes import ScopedYes
 
 
 MAX_PAST: Final = 200
@@ -154,11 +155,6 @@ def _like(value: object) -> Iterable[Any]:
 
 
 NOTE: Final = "Yeses as rules: without their ends and counts, so read each before you take it."
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from meup_agent.protocol.wire.scoped_yes import ScopedYes
 
 
 def rule_of(yes: ScopedYes) -> AllowRule:

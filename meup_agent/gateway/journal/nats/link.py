@@ -399,7 +399,7 @@ class Link:
 
     @property
     def version(self) -> str:
-        """That of the server."""
+        """The version of the server."""
         return str(self.client._server_info.get("version"))
 
     # --- called on the gateway's loop ---------------------------------------------------------
