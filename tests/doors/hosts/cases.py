@@ -100,11 +100,11 @@ def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case
     )
 
 
-def _misled(door: Door, told: str) -> tuple[Case, ...]:
+def _misled(door: Door, told: str, undecided: str = "No participant decided") -> tuple[Case, ...]:
     """Those of two gateways, and of a policy that is broken: the one before it stays."""
     return (
         Case(door, "another gateway's token", False, told, ""),
-        Case(door, "policy broken as it waits", False, "No participant decided", "expired"),
+        Case(door, "policy broken as it waits", False, undecided, "expired"),
     )
 
 
@@ -145,6 +145,7 @@ def _dialog_cases() -> tuple[Case, ...]:
         Case(door, "interrupted by its own API", False, "", "withdrawn"),
         Case(door, "answered too late", False, FAILED, "withdrawn"),
         Case(door, "gateway restarted midway", False, FAILED, "withdrawn"),
+        *_misled(door, FAILED, NO_DIALOG),
     )
 
 
@@ -244,6 +245,7 @@ def _app_server_cases() -> tuple[Case, ...]:
         Case(door, "answered too late", False, "", "withdrawn"),
         Case(door, "yes at the terminal", True, "", "withdrawn"),
         Case(door, "no at the terminal", False, "", "withdrawn"),
+        *_misled(door, "", no),
     )
 
 
@@ -416,8 +418,10 @@ mode (the table of its terminal), so that its dialog and the space are asked at 
 *time-out* its dialog stays open, and who sits there decides.
 
 With *another gateway's token* nothing is proposed: `can_use_tool`, `meup acp` and `approve`
-do not begin. A *policy broken as it waits* stays as it was before, so the call waits for a person
-until its time is up; the reviewer's log says what is wrong with the file.
+do not begin, and `meup codex` ends, with Codex's terminal. A *policy broken as it waits* stays as
+it was before, so the call waits for a person until its time is up; the reviewer's log says what is
+wrong with the file. After that `PermissionRequest` leaves the call to the dialog, as after each
+*time-out*; with `-p` there is none, and the call does not run.
 
 *Typed into a terminal* is `write_stdin` of Codex, which asks no hook: `meup guard codex` switches
 terminals off, and so does `meup codex`. A hook of the type `mcp_tool`, which Codex has, too, asks a

@@ -14,13 +14,23 @@ import pytest
 
 from meup_agent.doors.model_api import ModelApi
 from meup_agent.errors import AlreadyDecided, MeupError
+from meup_agent.gateway.auth import new_token
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import APP_SERVER_CASES, Case
-from tests.doors.hosts.check_doors import FAKED, SIGNALS, broken, decided, decider
+from tests.doors.hosts.check_doors import (
+    BROKEN_POLICY,
+    FAKED,
+    OTHER_TOKEN,
+    SIGNALS,
+    broken,
+    decided,
+    decider,
+    policy_that_breaks,
+)
 from tests.doors.hosts.check_terminal import Terminal
 from tests.doors.hosts.programs import CODEX
-from tests.interaction.people import until
+from tests.interaction.people import EVERYTHING, until
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -173,11 +183,14 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
             url, ttl = "ws://127.0.0.1:9", 3.0
         else:
             journal = tmp_path / "journal.db"
-            at = await stack.enter_async_context(hooked(decider(case, mark), journal=journal))
+            at = await stack.enter_async_context(
+                hooked(decider(case, mark), journal=journal, more={"bob": EVERYTHING})
+            )
+            await stack.enter_async_context(policy_that_breaks(case, at, tmp_path))
             # The other way to the gateway ends with it.
             url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
-            token = at.tokens["coder"]
-        if case.what in ("time-out", "gateway killed"):
+            token = new_token() if case.what == OTHER_TOKEN else at.tokens["coder"]
+        if case.what in ("time-out", "gateway killed", BROKEN_POLICY):
             ttl = 8.0
         program = ("-c", SMALL) if case.what == LARGE else ("-m", "meup_agent.cli")
         terminal = codex(tmp_path, url, token, api.url, ttl, *program)
@@ -186,6 +199,10 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
             await happen(case, at, terminal, mark)
         if case.what == LARGE:
             await until(lambda: "startmeupcodexagain" in terminal.text)
+        if case.what == OTHER_TOKEN and at is not None:
+            await until(lambda: terminal.has_ended)
+            assert "refusedthetoken" in terminal.text
+            assert len(at.space.proposals) == 0
         if case.told:
             await until(lambda: case.told in " ".join(api.results))
         if case.ran:

@@ -70,6 +70,10 @@ class Terminal:
         """The text that it has shown, without blanks."""
         return _CONTROLS.sub("", self._said.decode(errors="replace"))
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def press(self, keys: bytes) -> None:
         os.write(self._fd, keys)
 
