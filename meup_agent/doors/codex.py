@@ -10,6 +10,7 @@ that changes a call, so neither has a permit of this door.
 from __future__ import annotations
 
 import logging
+import re
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -42,6 +43,12 @@ MAX_ITEMS: Final = 1_024
 COMMAND: Final = "item/commandExecution/requestApproval"
 CHANGE: Final = "item/fileChange/requestApproval"
 PERMISSIONS: Final = "item/permissions/requestApproval"
+
+ELICITATION: Final = "mcpServer/elicitation/request"
+"""Codex's request for approval of a call of an MCP server, and any form of such a server."""
+
+_MCP_CALL: Final = "mcp_tool_call"
+"""The kind of such an approval. A server can say it, too, of a form of its own."""
 
 _TOOLS: Final = {COMMAND: "Bash", CHANGE: "apply_patch", PERMISSIONS: "request_permissions"}
 """Request → the name of its tool, as Codex's hooks name it."""
@@ -124,7 +131,9 @@ class CodexClient:
     async def _take(self, message: JsonObject, start_soon: Callable[..., object]) -> None:
         method, params = message.get("method"), payloads.as_object(message.get("params"))
         thread, rpc_id = payloads.as_text(params.get("threadId")), message.get("id")
-        if method in _TOOLS and isinstance(rpc_id, int | str):
+        meta = payloads.as_object(params.get("_meta"))
+        is_mcp_call = method == ELICITATION and meta.get("codex_approval_kind") == _MCP_CALL
+        if (method in _TOOLS or is_mcp_call) and isinstance(rpc_id, int | str):
             self._begin(rpc_id, str(method), params, start_soon)
         elif method == "serverRequest/resolved":
             ask = self._asks.get(_id(params.get("requestId")))
@@ -158,7 +167,7 @@ class CodexClient:
             return
         self._items.pop(key, None)
         for proposal in self._permits.pop(key, ()):
-            code, output = item.get("exitCode"), payloads.as_text(item.get("aggregatedOutput"))
+            code, output = item.get("exitCode"), _output(item)
             outcome = _OUTCOMES.get(payloads.as_text(item.get("status")), ReportedOutcome.FAILED)
             self._report(
                 proposal,
@@ -175,21 +184,15 @@ class CodexClient:
         if rpc_id in self._asks:
             return  # it is sent again to a client that joins again
         thread = payloads.as_text(params.get("threadId"))
-        item = self._items.get((thread, payloads.as_text(params.get("itemId"))), {})
-        shown = {
-            name: value
-            for name, value in params.items()
-            if name not in _IDS | _HINTS and value is not None
-        }
-        why, tool = "", _TOOLS[method]
-        if method == CHANGE:
-            shown["changes"] = item.get("changes")
-        wanted = {COMMAND: "command", CHANGE: "changes", PERMISSIONS: "permissions"}[method]
-        if method == COMMAND and "command" not in shown and "networkApprovalContext" in shown:
-            wanted, tool = "networkApprovalContext", NETWORK
-        if not shown.get(wanted):
-            why = f"it does not say its {wanted}"
-        elif len(self._asks) >= MAX_ASKS:
+        if method == ELICITATION:
+            item = self._take_mcp_call(thread, params)
+            params = {**params, "itemId": item.get("id")}
+            tool, shown = _mcp_tool(item), payloads.as_object(item.get("arguments"))
+            why = "" if item else "no such call has begun, or it was asked about before"
+        else:
+            item = self._items.get((thread, payloads.as_text(params.get("itemId"))), {})
+            tool, shown, why = _shown(method, params, item)
+        if not why and len(self._asks) >= MAX_ASKS:
             why = f"{MAX_ASKS} wait already"
         if why:
             self._log.line(f"declined {method} of Codex: {why}")
@@ -207,6 +210,21 @@ class CodexClient:
             edits=False,
         )
         start_soon(self._decide, rpc_id, method, params, call, ask)
+
+    def _take_mcp_call(self, thread: str, params: JsonObject) -> JsonObject:
+        """The begun call that an approval is about, once; empty: there is none."""
+        meta = payloads.as_object(params.get("_meta"))
+        for key, item in self._items.items():
+            said = (key[0], item.get("type"), item.get("server"), item.get("tool"))
+            is_it = said == (thread, "mcpToolCall", params.get("serverName"), meta.get("tool_name"))
+            given, wanted = (
+                {} if each is None else each
+                for each in (item.get("arguments"), meta.get("tool_params"))
+            )
+            if is_it and isinstance(given, dict) and payloads.is_same_json(given, wanted):
+                del self._items[key]
+                return item
+        return {}
 
     async def _decide(
         self, rpc_id: int | str, method: str, params: JsonObject, call: HostCall, ask: _Approval
@@ -228,8 +246,42 @@ class CodexClient:
         await self._write({"id": rpc_id, "result": _answer(method, params, allowed=allowed)})
 
 
+def _shown(method: str, params: JsonObject, item: JsonObject) -> tuple[str, JsonObject, str]:
+    """The tool of an approval, its arguments, and why they are not all; empty: they are."""
+    shown = {
+        name: value
+        for name, value in params.items()
+        if name not in _IDS | _HINTS and value is not None
+    }
+    tool = _TOOLS[method]
+    if method == CHANGE:
+        shown["changes"] = item.get("changes")
+    wanted = {COMMAND: "command", CHANGE: "changes", PERMISSIONS: "permissions"}[method]
+    if method == COMMAND and "command" not in shown and "networkApprovalContext" in shown:
+        wanted, tool = "networkApprovalContext", NETWORK
+    return tool, shown, "" if shown.get(wanted) else f"it does not say its {wanted}"
+
+
+def _mcp_tool(item: JsonObject) -> str:
+    """The name of an MCP server's tool, as Codex's hooks name it."""
+    names = (payloads.as_text(item.get(each)) for each in ("server", "tool"))
+    return "__".join(("mcp", *(re.sub(r"\W", "_", name, flags=re.ASCII) for name in names)))
+
+
+def _output(item: JsonObject) -> str:
+    """The output of a command, or the text of an MCP server's result."""
+    result, error = (payloads.as_object(item.get(each)) for each in ("result", "error"))
+    texts = [
+        payloads.as_text(each.get("text")) for each in payloads.objects_in(result.get("content"))
+    ]
+    said = (item.get("aggregatedOutput"), "\n".join(texts), error.get("message"))
+    return next(filter(None, map(payloads.as_text, said)), "")
+
+
 def _answer(method: str, params: JsonObject, *, allowed: bool) -> JsonObject:
     """The answer to an approval: for this call, and no later one."""
+    if method == ELICITATION:
+        return {"action": "accept", "content": {}} if allowed else {"action": "decline"}
     if method == PERMISSIONS:
         return {"permissions": params["permissions"] if allowed else {}, "scope": "turn"}
     return {"decision": "accept" if allowed else "decline"}

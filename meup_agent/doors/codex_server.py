@@ -92,9 +92,10 @@ async def app_server(codex: str, env: Mapping[str, str]) -> AsyncGenerator[AppSe
 
 def _start(codex: str, path: Path, log: Path, env: Mapping[str, str]) -> PipedProcess:
     with log.open("wb") as errors:
-        # What it types into a terminal is asked about nowhere.
-        switch = ("-c", "features.unified_exec_tty=false")
-        command = (codex, *switch, "app-server", "--listen", f"unix://{path}")
+        # What it types into a terminal is asked about nowhere, and of calls of MCP servers it would
+        # ask by a question of its own, which only its terminal answers.
+        off, on = "features.unified_exec_tty=false", "features.tool_call_mcp_elicitation=true"
+        command = (codex, "-c", off, "-c", on, "app-server", "--listen", f"unix://{path}")
         return PipedProcess(command, env, stderr=errors.fileno())
 
 

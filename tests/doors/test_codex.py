@@ -19,6 +19,7 @@ pytestmark = pytest.mark.anyio
 COMMAND = "item/commandExecution/requestApproval"
 CHANGE = "item/fileChange/requestApproval"
 PERMISSIONS = "item/permissions/requestApproval"
+ELICITATION = "mcpServer/elicitation/request"
 REACHES = {"networkApprovalContext": {"host": "example.org", "protocol": "https"}}
 IDS = {"threadId": "t", "turnId": "u", "itemId": "i", "startedAtMs": 1}
 
@@ -124,6 +125,85 @@ async def test_permissions_are_for_this_turn(allowed: bool) -> None:
         await at.tell(PERMISSIONS, {**IDS, "permissions": wanted}, id="x")
         said = {"permissions": wanted if allowed else {}, "scope": "turn"}
         assert (await at.result())["result"] == said
+
+
+MCP_CALL = "mcp_tool_call"
+
+
+def mcp_item(**more: Any) -> dict[str, Any]:
+    return {
+        "threadId": "t",
+        "item": {
+            "type": "mcpToolCall",
+            "id": "i",
+            "server": "my-files",
+            "tool": "write",
+            "arguments": {"path": "a"},
+            **more,
+        },
+    }
+
+
+def elicits(kind: str = MCP_CALL, server: str = "my-files", **meta: Any) -> dict[str, Any]:
+    said = {"tool_name": "write", "tool_params": {"path": "a"}, **meta}
+    said["codex_approval_kind"] = kind
+    return {"threadId": "t", "turnId": "u", "serverName": server, "mode": "form", "_meta": said}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_call_of_an_mcp_server_is_asked_about_as_its_hook_names_it(allowed: bool) -> None:
+    async with served() as at:
+        at.answer = Permitted("p", {}, "ann") if allowed else Denied(Why.EXPIRED, "nobody decided")
+        await at.tell("item/started", mcp_item())
+        await at.tell(ELICITATION, elicits(persist=["session", "always"]), id=0)
+        accepted: dict[str, Any] = {"action": "accept", "content": {}}
+        assert (await at.result())["result"] == (accepted if allowed else {"action": "decline"})
+        (call,) = at.asked
+        assert (call.tool, call.arguments) == ("mcp__my_files__write", {"path": "a"})
+        assert not call.edits
+        result = {"content": [{"type": "text", "text": "written"}]}
+        await at.tell("item/completed", mcp_item(status="completed", result=result))
+        if allowed:
+            await until(lambda: len(at.reports) == 1)
+            proposal, report = at.reports[0]
+            assert (proposal, report.outcome, report.output) == ("p", "completed", "written")
+
+
+@pytest.mark.parametrize(
+    ("item", "asks"),
+    [
+        (mcp_item(id="other", tool="read"), elicits()),
+        (mcp_item(type="fileChange"), elicits()),
+        (mcp_item(arguments={"path": "b"}), elicits()),
+        (mcp_item(arguments=[]), elicits(tool_params=None)),
+        (mcp_item(arguments={"path": 1}), elicits(tool_params={"path": True})),
+        (mcp_item(), elicits(server="other")),
+        (mcp_item(), elicits(tool_name=None)),
+        (mcp_item(), {**elicits(), "threadId": "other"}),
+    ],
+)
+async def test_an_approval_of_no_call_that_has_begun_is_declined(item: Any, asks: Any) -> None:
+    """A server can send a form of its own that says it is one."""
+    async with served() as at:
+        await at.tell("item/started", item)
+        await at.tell(ELICITATION, asks, id=0)
+        assert await at.result() == {"id": 0, "result": {"action": "decline"}}
+        assert not at.asked
+
+
+async def test_a_call_of_an_mcp_server_is_asked_about_once_and_a_form_is_left_to_the_terminal() -> (
+    None
+):
+    async with served() as at:
+        await at.tell("item/started", mcp_item(arguments=None))
+        for _ in range(2):  # it is sent again to a client that joins again
+            await at.tell(ELICITATION, elicits(tool_params=None), id=1)
+        await at.tell(ELICITATION, elicits("tool_suggestion"), id=2)
+        await at.tell(ELICITATION, {**elicits(), "_meta": None}, id=3)
+        await at.tell(ELICITATION, elicits(tool_params=None), id=4)
+        assert await at.result() == {"id": 4, "result": {"action": "decline"}}
+        assert [each.arguments for each in at.asked] == [{}]
+        assert [each["id"] for each in at.said if "method" not in each] == [4]
 
 
 async def test_what_is_resolved_elsewhere_is_withdrawn_and_not_answered() -> None:

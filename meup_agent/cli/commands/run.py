@@ -316,9 +316,10 @@ def codex(
 ) -> None:
     """Run Codex in this terminal, and let a space decide what it asks approval for.
 
-    What Codex wants to run outside of its sandbox, the files that it wants changed and the
-    permissions that it wants are proposed in the space, and can be answered in the terminal, too:
-    the first answer counts. What its own sandbox and rules let it do is not asked about.
+    What Codex wants to run outside of its sandbox, the files that it wants changed, the calls of
+    MCP servers and the permissions that it asks for are proposed in the space, and can be answered
+    in the terminal, too: the first answer counts. What its own sandbox and rules let it do is not
+    asked about.
 
     Example: `meup codex`
 

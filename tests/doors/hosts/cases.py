@@ -15,6 +15,7 @@ Door = Literal[
     "codex-mcp-call",
     "codex-mcp-tool",
     "codex-app-server",
+    "codex-mcp-approval",
     "claude-sdk",
     "acp",
 ]
@@ -249,7 +250,28 @@ def _app_server_cases() -> tuple[Case, ...]:
     )
 
 
-APP_SERVER_CASES: Final = _app_server_cases()
+def _mcp_approval_cases() -> tuple[Case, ...]:
+    """Those of the same client, asked about a call of an MCP server by `elicitation`."""
+    door: Door = "codex-mcp-approval"
+    no = "user rejected"
+    return (
+        Case(door, "allow", True, "", "fulfilled"),
+        Case(door, "deny", False, no, "rejected"),
+        Case(door, "edit", False, no, "withdrawn"),
+        Case(door, "time-out", False, no, "expired"),
+        Case(door, "gateway killed", False, no, ""),
+        Case(door, "refused connection", False, no, ""),
+        Case(door, "500", False, no, ""),
+        Case(door, "junk", False, no, ""),
+        Case(door, "silence", False, no, ""),
+        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        Case(door, "interrupted by its own API", False, "", "withdrawn"),
+        Case(door, "yes at the terminal", True, "", "withdrawn"),
+        Case(door, "no at the terminal", False, "user cancelled", "withdrawn"),
+    )
+
+
+APP_SERVER_CASES: Final = (*_app_server_cases(), *_mcp_approval_cases())
 """Those of ``meup codex``, which take a terminal, too."""
 
 
@@ -342,6 +364,9 @@ NAMES: Final = {
     "codex-mcp-call": f"Codex {CODEX_VERSION}, hook `command`, a call of an MCP server's tool",
     "codex-mcp-tool": f"Codex {CODEX_VERSION}, hook `mcp_tool`: no door of ours",
     "codex-app-server": f"Codex {CODEX_VERSION}, app-server and its terminal (`meup codex`)",
+    "codex-mcp-approval": (
+        f"Codex {CODEX_VERSION}, app-server, a call of an MCP server's tool (`meup codex`)"
+    ),
     "claude-sdk": f"Claude Code {CLAUDE_VERSION}, `can_use_tool` of the Claude Agent SDK",
     "acp": f"ACP SDK {ACP_VERSION}, editor and agent, `terminal/create` (`meup acp`)",
 }
@@ -370,9 +395,9 @@ NOT_RUN: Final = {
     ),
     "Codex, hook, *interrupted by its own API*": "`codex exec` has none",
     "Codex, app-server, *ask*": "it takes accept and decline alone",
-    "Codex, app-server, approvals of MCP tools, and questions": (
-        "`mcpServer/elicitation/request` and `item/tool/requestUserInput` are left to its terminal;"
-        " of calls of MCP servers the hook asks (`meup guard codex`)"
+    "Codex, app-server, forms of MCP servers, and questions of the model": (
+        "they are no approvals: `mcpServer/elicitation/request` without Codex's mark of one, and"
+        " `item/tool/requestUserInput`, are left to its terminal"
     ),
     "Codex, hook, a call of an MCP server's tool, what fails": (
         "the same program answers the same hook as for its shell"

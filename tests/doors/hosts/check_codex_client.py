@@ -21,8 +21,10 @@ from tests.doors.hosts.cases import APP_SERVER_CASES, Case
 from tests.doors.hosts.check_doors import (
     BROKEN_POLICY,
     FAKED,
+    JUDGE,
     OTHER_TOKEN,
     SIGNALS,
+    McpModelApi,
     broken,
     decided,
     decider,
@@ -36,9 +38,10 @@ from tests.programs import ROOT
 
 pytestmark = pytest.mark.anyio
 
-ASKS = "Wouldyouliketorunthefollowingcommand"
-"""Codex's own question, as :attr:`Terminal.text` has it."""
+ASKS = ("Wouldyouliketorunthefollowingcommand", "AllowthejudgeMCPservertoruntool")
+"""Codex's own questions, as :attr:`Terminal.text` has them."""
 
+MCP_APPROVAL = "codex-mcp-approval"
 LARGE = "too large a message"
 
 PRESS_SECONDS = 0.5
@@ -63,6 +66,10 @@ enabled = false
 
 [projects."{project}"]
 trust_level = "trusted"
+
+[mcp_servers.judge]
+command = {python}
+args = {judge}
 """
 
 
@@ -91,7 +98,14 @@ def codex(home: Path, url: str, token: str, api: str, ttl: float, *program: str)
     for each in (programs, settings, project):
         each.mkdir()
     (programs / "codex").symlink_to(CODEX)
-    (settings / "config.toml").write_text(CONFIG.format(url=api, project=project))
+    (settings / "config.toml").write_text(
+        CONFIG.format(
+            url=api,
+            project=project,
+            python=json.dumps(sys.executable),
+            judge=json.dumps([str(JUDGE), "allow", ""]),
+        )
+    )
     env = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(home),
@@ -123,7 +137,7 @@ def app_server(settings: Path) -> int:
 
 async def press(terminal: Terminal, key: bytes, at: Hooked) -> None:
     """Answer Codex's own question; just after it has come, it takes no key."""
-    await until(lambda: ASKS in terminal.text)
+    await until(lambda: any(each in terminal.text for each in ASKS))
     while at.space.proposals[0].state.is_pending:
         terminal.press(key)
         with anyio.move_on_after(PRESS_SECONDS):
@@ -141,7 +155,8 @@ async def happen(case: Case, at: Hooked, terminal: Terminal, mark: Path) -> None
             await press(terminal, b"\x1b", at)
         case "yes at the terminal":
             await proposed(at.space)
-            await press(terminal, b"y", at)
+            # Of a call of an MCP server it asks by a list, whose first line is a yes.
+            await press(terminal, b"\r" if case.door == MCP_APPROVAL else b"y", at)
         case "gateway restarted midway":
             await permitted_after_a_restart(at)
         case "interrupted by INT" | "interrupted by TERM":
@@ -166,7 +181,7 @@ async def happen(case: Case, at: Hooked, terminal: Terminal, mark: Path) -> None
             pass
 
 
-@pytest.mark.parametrize("case", APP_SERVER_CASES, ids=lambda case: case.what)
+@pytest.mark.parametrize("case", APP_SERVER_CASES, ids=lambda case: f"{case.door}-{case.what}")
 async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     async with AsyncExitStack() as stack:
@@ -174,7 +189,8 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         command_line = f"touch {mark}"
         if case.what == "meup codex killed as it runs":
             command_line += "; sleep 60"
-        api = stack.enter_context(EscalatingApi("Bash", {"command": command_line}))
+        model = McpModelApi if case.door == MCP_APPROVAL else EscalatingApi
+        api = stack.enter_context(model("Bash", {"command": command_line}))
         at: Hooked | None = None
         token, ttl = "none", 60.0
         if case.what in FAKED:
