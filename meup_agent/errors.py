@@ -67,6 +67,8 @@ MAX_SAID_CHARS = 500
 
 def printable(said: str) -> str:
     """Words of others, on one line, with every character escaped that does not print as itself."""
+    if said.isprintable():  # as nearly all are
+        return said
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in said
     )

@@ -12,6 +12,7 @@ import math
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from urllib.parse import parse_qsl
 
 import anyio
 import msgspec
@@ -286,7 +287,7 @@ class HookApp:
         if asks and "untold" in query:
             await self._report(login, hook)
         elif (asks or hook.kind is HookKind.RACES) and not (watches or hook.is_own):
-            await self._decide(dialect, login, hook, scope, receive, send)
+            await self._decide(dialect, login, hook, query, scope, receive, send)
             return
         elif asks:
             self._watch(login, hook)
@@ -300,12 +301,12 @@ class HookApp:
         dialect: HookDialect,
         login: HookLogin,
         hook: HookInput,
+        query: dict[str, str],
         scope: Message,
         receive: Receive,
         send: Send,
     ) -> None:
         """Have the space decide a call, and tell the host; where that hangs up, withdraw it."""
-        query = _query(scope)
         wait = _seconds(query, "timeout", dialect.timeout) - MARGIN_SECONDS
         # With an answer that has its terminal ask, the space has a moment alone.
         after = dict(scope["headers"]).get(DEFER.encode())
@@ -327,31 +328,34 @@ class HookApp:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(wait_for_end, tasks.cancel_scope)
-                with anyio.move_on_after(max(wait, 0.0) + GRACE_SECONDS):
-                    member = await self._join_member(login)
-                    with member.asking(login.token, tasks.cancel_scope):
-                        deferred = member.deferred.find(call)
-                        if deferred is None and member.held >= MAX_WAITING:
-                            raise _Full(f"{MAX_WAITING} calls of this participant wait already")
-                        ttl = _seconds(query, "ttl", _space_ttl(member))
-                        has_room = len(member.deferred) < MAX_DEFERRED
-                        if deferred is None and defers and call.key and has_room:
-                            deferred = self._begin(member, hook, ttl)
-                        if deferred is None:
-                            ttl = max(min(wait, ttl), 0.001)
-                            answer = await self._ask(member, hook, ttl, races=there is not None)
-                        else:
-                            member.asks.get(login.token, set()).add(deferred.scope)
-                            told = {DEFER: (after or b"").decode("latin-1")}
-                            seconds = _seconds(told, DEFER, math.inf) if defers else math.inf
-                            seconds = min(seconds, wait) if defers else seconds
-                            answer = await member.deferred.take(call, deferred, seconds)
+                tasks.cancel_scope.deadline = anyio.current_time() + max(wait, 0.0) + GRACE_SECONDS
+                member = await self._join_member(login)
+                with member.asking(login.token, tasks.cancel_scope):
+                    deferred = member.deferred.find(call)
+                    if deferred is None and member.held >= MAX_WAITING:
+                        raise _Full(f"{MAX_WAITING} calls of this participant wait already")
+                    ttl = _seconds(query, "ttl", _space_ttl(member))
+                    has_room = len(member.deferred) < MAX_DEFERRED
+                    if deferred is None and defers and call.key and has_room:
+                        deferred = self._begin(member, hook, ttl)
+                    if deferred is None:
+                        ttl = max(min(wait, ttl), 0.001)
+                        answer = await self._ask(member, hook, ttl, races=there is not None)
+                    else:
+                        member.asks.get(login.token, set()).add(deferred.scope)
+                        told = {DEFER: (after or b"").decode("latin-1")}
+                        seconds = _seconds(told, DEFER, math.inf) if defers else math.inf
+                        seconds = min(seconds, wait) if defers else seconds
+                        answer = await member.deferred.take(call, deferred, seconds)
+                # A host that has closed its connection by now hears no answer: until the loop has
+                # seen, read and told what the kernel knows.
+                for _ in range(3):
+                    await lowlevel.checkpoint()
                 tasks.cancel_scope.cancel()
         except* (MeupError, _Full) as group:
             error = group.exceptions[0]
             log.warning("a call of %s was denied: %s", dialect.agent, error)
             answer = Denied(Why.UNREACHABLE, decisions.failed(call.tool, str(error)) + NOBODY)
-        hung_up = hung_up or await _has_hung_up(receive)
         if isinstance(answer, Permitted):
             assert member is not None
             answer = member.door.check(call, answer)
@@ -567,8 +571,6 @@ def _dialog_key(call: HostCall, permit: Permitted | None = None) -> tuple[str, s
 
 
 def _query(scope: Message) -> dict[str, str]:
-    from urllib.parse import parse_qsl
-
     return dict(parse_qsl(bytes(scope.get("query_string", b"")).decode("latin-1")))
 
 
@@ -579,15 +581,6 @@ def _seconds(query: dict[str, str], name: str, default: float) -> float:
     except ValueError:
         return default
     return seconds if 0 < seconds < math.inf else default
-
-
-async def _has_hung_up(receive: Receive) -> bool:
-    """True if the host has closed its connection by now, so that it hears no answer."""
-    for _ in range(3):  # until the loop has seen, read and told what the kernel knows
-        await lowlevel.checkpoint()
-    with anyio.move_on_after(0):
-        return bool((await receive())["type"] == "http.disconnect")
-    return False
 
 
 async def _read_body(receive: Receive) -> bytes:

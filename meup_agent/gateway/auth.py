@@ -261,6 +261,10 @@ class _Buckets(Generic[K]):
         """The bucket of a caller that is remembered."""
         return self._buckets.get(key)
 
+    def __len__(self) -> int:
+        """The number of callers that are remembered."""
+        return len(self._buckets)
+
 
 class AuthThrottle:
     """Limits guesses per address.
@@ -278,6 +282,9 @@ class AuthThrottle:
 
     def identify(self, token: str, address: str) -> Identity:
         """The identity of a token that came from an address, or :exc:`NotAdmitted`."""
+        # Where nobody has guessed yet no address is refused, and a known token is not looked at.
+        if not self._failures and (known := self._tokens.identify(token)) is not None:
+            return known
         if not is_guessable(token):
             return identify(self._tokens, token)
         network, at = network_of(address), self._now()

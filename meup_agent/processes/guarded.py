@@ -35,8 +35,9 @@ MAX_LINE_CHARS: Final = 2_000
 CHUNK: Final = 65_536
 """Bytes that are read at once."""
 
-MAX_BYTES_PER_SECOND: Final = 4_194_304
-"""Bytes that are read in a second; a program that writes more waits."""
+REST_SECONDS: Final = 1 / 32
+"""Between two readings: a program that writes more than a chunk in it waits, and lines that come
+one by one are read several at a time."""
 
 
 class LineLimiter:
@@ -108,7 +109,6 @@ class StderrTail:
 
     async def read(self, source: int) -> None:
         """Read until every process that has the pipe is gone."""
-        second, left = 0, MAX_BYTES_PER_SECOND
         while True:
             try:
                 chunk = os.read(source, CHUNK)
@@ -118,12 +118,7 @@ class StderrTail:
             if not chunk:
                 break
             self.feed(chunk)
-            left -= len(chunk)
-            now = anyio.current_time()
-            if int(now) != second:
-                second, left = int(now), MAX_BYTES_PER_SECOND
-            # A server that writes as fast as this reads never lets the pipe run dry.
-            await anyio.sleep(0 if left > 0 else second + 1 - now)
+            await anyio.sleep(REST_SECONDS)
         self.end()
 
     def feed(self, chunk: bytes) -> None:

@@ -48,8 +48,9 @@ class LateApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        with anyio.move_on_after(LOADING_SECONDS):
-            await self._begun.wait()
+        if not self._begun.is_set():
+            with anyio.move_on_after(LOADING_SECONDS):
+                await self._begun.wait()
         app = self._app
         if app is None:
             from starlette.responses import PlainTextResponse

@@ -6,7 +6,7 @@ One of them is for want of a participant that could answer (PROTOCOL 4.6): :clas
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -229,14 +229,14 @@ class OutboundIndex:
         return self.find(envelope_id) is not None
 
 
-def able_to_fulfill(record: ProposalEntry, roster: Roster) -> set[str]:
+def able_to_fulfill(record: ProposalEntry, roster: Roster) -> Iterator[str]:
     """The present participants whose announced capabilities allow the fulfilling request."""
     request, to = payloads.fulfilling_request(record.call)
-    return {
+    return (
         each.id
         for each in roster.participants()
         if each.id != roster.me and roster.is_allowed(each.id, kinds.MCP_REQUEST, request, to)
-    }
+    )
 
 
 def deciding_rejection(
@@ -252,7 +252,7 @@ def deciding_rejection(
         if exchange.wait is Wait.ALL and undecided_addressees(exchange, record):
             return None
     elif not takes_any:
-        able = able_to_fulfill(record, roster)
+        able = {*able_to_fulfill(record, roster)}
         counted = [rejection for rejection in counted if rejection.by in able]
         if not able <= {rejection.by for rejection in counted} | record.failed_handlers:
             return None
@@ -435,9 +435,7 @@ class AbsenceWatch:
         roster = self._context.roster
         others = (each for each in roster.participants() if each.id != roster.me)
         # Not every gateway announces what its participants may send.
-        return any(not each.capabilities for each in others) or bool(
-            able_to_fulfill(record, roster)
-        )
+        return any(not each.capabilities for each in others) or any(able_to_fulfill(record, roster))
 
     def _failed(self, record: ProposalEntry) -> tuple[str, ...]:
         """The participants whose handlers failed, if none is present that may still decide."""
@@ -445,7 +443,7 @@ class AbsenceWatch:
         others = (each for each in roster.participants() if each.id != roster.me)
         if not failed or any(not each.capabilities for each in others):
             return ()
-        able = able_to_fulfill(record, roster)
+        able = {*able_to_fulfill(record, roster)}
         return tuple(sorted(failed & able)) if able <= failed | record.rejections.keys() else ()
 
     def _is_for_beside(self, exchange: OutboundExchange) -> bool:

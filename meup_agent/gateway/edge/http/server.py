@@ -11,9 +11,10 @@ import logging
 import math
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any, Final, cast
 
@@ -142,7 +143,13 @@ def _checked(app: ASGIApp, upgrade: ASGIApp | None, ends: bool) -> ASGIApp:
         await answer(scope, receive, send)
 
     more = [(b"connection", b"close")] if ends else []
-    return with_headers(checked, lambda _: [(b"date", formatdate(usegmt=True).encode()), *more])
+    return with_headers(checked, lambda _: [(b"date", _date(int(time.time()))), *more])
+
+
+@lru_cache(1)
+def _date(second: int) -> bytes:
+    """A time in seconds since 1970 as a header has it; it is the same for all answers in one."""
+    return formatdate(second, usegmt=True).encode()
 
 
 def _protocol(seconds: float) -> type[H11Protocol]:
