@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -43,18 +43,15 @@ from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.session import ConnectedSession, Session, SessionMaker, Settings
 from meup_agent.session.event_emitter import check_observer, observed
-from meup_agent.transport.base import background_tasks
+from meup_agent.transport.base import Connector, background_tasks
 from meup_agent.transport.websocket import websocket_connector
 from meup_agent.uncaught import report_briefly, wants_tracebacks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Iterable
-
     from anyio.abc import TaskStatus
 
     from meup_agent.session.settings import Token
     from meup_agent.tracing import Tracer
-    from meup_agent.transport.base import Connector
 
 
 log = logging.getLogger("meup_agent.agent")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from weakref import WeakSet
@@ -13,9 +13,9 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
-from meup_agent.client.messages import REASONING_SECONDS, handler_is, plain_handler
-from meup_agent.client.space import send_note
-from meup_agent.client.streams import streaming_beside
+from meup_agent.client.messages import REASONING_SECONDS, Reasoning, handler_is, plain_handler
+from meup_agent.client.space import Space, send_note
+from meup_agent.client.streams import StreamWriter, streaming_beside
 from meup_agent.errors import HandlerCancelled, leaves_of
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.streams import build_request
@@ -23,12 +23,8 @@ from meup_agent.protocol.wire.streams import build_request
 if TYPE_CHECKING:
     import logging
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-    from contextlib import AbstractAsyncContextManager
 
     from meup_agent.causes import Cause
-    from meup_agent.client.messages import Reasoning
-    from meup_agent.client.space import Space
-    from meup_agent.client.streams import StreamWriter
     from meup_agent.protocol.exchange import Key
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.tracing import CallSpan

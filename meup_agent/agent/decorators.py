@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from meup_agent.agent.context import Context
+from meup_agent.agent.context import Context, Scope
 from meup_agent.agent.signature import Handler, HandlerSignature, Source, read_signature, type_name
 from meup_agent.agent.tool import (
     ANSWERED_METHODS,
@@ -32,7 +32,7 @@ from meup_agent.client.space import Space
 from meup_agent.client.streams import StreamReader
 from meup_agent.errors import HandlerDefinitionError, InvalidPattern, UsageError
 from meup_agent.protocol.capability import Pattern, compile_kind, compile_pattern
-from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role, StreamBuffer
+from meup_agent.protocol.exchange import Conflict, Gap, Participant, Role, StreamBuffer, Work
 from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.envelope import Envelope
@@ -41,6 +41,7 @@ from meup_agent.protocol.wire.payloads import (
     PREFIX,
     TOOL_CALL,
     Acknowledgement,
+    Call,
     Clear,
     Compact,
     CompactDone,
@@ -56,9 +57,6 @@ from meup_agent.protocol.wire.payloads import (
 )
 
 if TYPE_CHECKING:
-    from meup_agent.agent.context import Scope
-    from meup_agent.protocol.exchange import Work
-    from meup_agent.protocol.wire.payloads import Call
     from meup_agent.session import Session
 
 

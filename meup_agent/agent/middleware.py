@@ -29,8 +29,8 @@ from anyio import get_current_task
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from meup_agent.agent.signature import read_source, resolve_hint
-from meup_agent.client.messages import RunningHandler, handler_is
-from meup_agent.client.space import allowed_words
+from meup_agent.client.messages import Outbound, RunningHandler, SendMessage, handler_is
+from meup_agent.client.space import Space, allowed_words
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
@@ -46,12 +46,7 @@ from meup_agent.protocol.wire.outcomes import CallOutcome
 if TYPE_CHECKING:
     from meup_agent.agent.decorators import Invocation
     from meup_agent.causes import Cause
-    from meup_agent.client.messages import (
-        Outbound,
-        SendMessage,
-    )
     from meup_agent.client.proposal import Proposal
-    from meup_agent.client.space import Space
     from meup_agent.protocol.wire.envelope import Envelope
 
 log = logging.getLogger("meup_agent.agent")

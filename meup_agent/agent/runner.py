@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 
 from meup_agent.agent.context import LATE_SECONDS, Scope, is_failure, without_cancellations
-from meup_agent.agent.decorators import HandlerDefinition, Invocation
-from meup_agent.agent.middleware import RequestRefused, pass_inbound
+from meup_agent.agent.decorators import HandlerDefinition, Invocation, Match, Registry
+from meup_agent.agent.middleware import Layer, RequestRefused, pass_inbound
 from meup_agent.agent.observers import HandlerMonitor
 from meup_agent.agent.tool import (
     answer_method,
@@ -37,12 +37,9 @@ from meup_agent.transport.base import (
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncGenerator, Awaitable, Sequence
 
     from anyio.abc import TaskGroup
 
-    from meup_agent.agent.decorators import Match, Registry
-    from meup_agent.agent.middleware import Layer
     from meup_agent.client.space import Space
     from meup_agent.protocol.exchange import Key, Work
     from meup_agent.protocol.exchange.table_context import FindHandler

@@ -7,12 +7,12 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import starmap
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, cast, get_args
+from typing import Any, Final, Never, NoReturn, cast, get_args
 
 import msgspec
 import pydantic
@@ -40,10 +40,6 @@ from meup_agent.protocol.wire.payloads import (
     TOOL_LIST,
     WRAPPED,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 # --- results of tools ---
 # The output schema, MCP content (2025-06-18), and the answer on the wire.

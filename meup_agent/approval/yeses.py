@@ -7,7 +7,7 @@ arguments; every other one names something of the call. The gateway keeps the ye
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
@@ -17,7 +17,7 @@ import re2
 from meup_agent.client.control import AwaitedAnswer, ask, given
 from meup_agent.errors import InvalidPattern, NotOffered, UsageError, printable
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import encode_leniently
+from meup_agent.protocol.wire.envelope import Envelope, encode_leniently
 from meup_agent.protocol.wire.payloads import Call, as_text, objects_in
 from meup_agent.protocol.wire.scoped_yes import (
     MAX_YES_BYTES,
@@ -28,10 +28,7 @@ from meup_agent.protocol.wire.scoped_yes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from meup_agent.client.space import Space
-    from meup_agent.protocol.wire.envelope import Envelope
 
 
 MAX_SCOPES: Final = 8

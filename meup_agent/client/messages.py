@@ -7,11 +7,16 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from contextvars import ContextVar, Token
+from types import SimpleNamespace, TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Self, TypeVar
 
 import anyio
 import msgspec
@@ -29,7 +34,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.exchange.handlers import cause_of_end
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import draft
+from meup_agent.protocol.wire.envelope import Envelope, draft
 from meup_agent.protocol.wire.outcomes import (
     Rejection,
     Responded,
@@ -37,28 +42,29 @@ from meup_agent.protocol.wire.outcomes import (
     response_of,
     with_explain,
 )
-from meup_agent.protocol.wire.payloads import INVALID_PARAMS, PROPOSER, read_call, without_meta
+from meup_agent.protocol.wire.payloads import (
+    INVALID_PARAMS,
+    PROPOSER,
+    Call,
+    JsonObject,
+    read_call,
+    without_meta,
+)
 from meup_agent.session.outbox import checked_timeout, checked_total
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
-    from contextvars import Token
-    from types import TracebackType
-    from typing import Self
-
     from anyio.abc import TaskStatus
 
     from meup_agent.protocol.exchange import FulfillmentTarget, Key, Progressed
-    from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.payloads import Call, JsonObject
     from meup_agent.session import Session
 
-    Send = Callable[..., Awaitable[str]]
-    """:meth:`Space.send`."""
-    Explainer = Callable[[Envelope, str], Awaitable[str]]
-    """Sends the words that explain a reject or withdraw of ours; the id of the chat."""
+
+Send = Callable[..., Awaitable[str]]
+""":meth:`Space.send`."""
+
+Explainer = Callable[[Envelope, str], Awaitable[str]]
+"""Sends the words that explain a reject or withdraw of ours; the id of the chat."""
 
 
 # --- call scopes ---

@@ -12,7 +12,7 @@ import logging
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
@@ -47,15 +47,12 @@ from meup_agent.errors import (
 from meup_agent.protocol.exchange import Key
 from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import compile_program, encode_json
+from meup_agent.protocol.wire.envelope import Envelope, compile_program, encode_json
 from meup_agent.protocol.wire.outcomes import result_of
 from meup_agent.session.outbox import checked_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Collection, Coroutine, Iterable
-
     from meup_agent.causes import Cause
-    from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    aclosing,
+    asynccontextmanager,
+    nullcontext,
+)
 from copy import deepcopy
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, cast, overload
@@ -20,6 +26,10 @@ from meup_agent.client.control import AwaitedAnswer, ask
 from meup_agent.client.messages import (
     TIMEOUT,
     DecisionReceipt,
+    Explainer,
+    OnProgress,
+    Outbound,
+    Progress,
     await_announced,
     awaited,
     cause_of_leaving,
@@ -43,7 +53,7 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.protocol.dialects import PUBLISHED, decode
-from meup_agent.protocol.exchange import FulfillmentTarget, ProposalEntry, ProposalKey, Wait
+from meup_agent.protocol.exchange import FulfillmentTarget, Key, ProposalEntry, ProposalKey, Wait
 from meup_agent.protocol.proposals import ProposalState, fingerprint_of
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import (
@@ -53,10 +63,18 @@ from meup_agent.protocol.wire.envelope import (
     moment_of,
     read_moment,
 )
-from meup_agent.protocol.wire.membership import ListedProposal, ProposalPage, ProposalQuery
+from meup_agent.protocol.wire.membership import (
+    ListedDecision,
+    ListedProposal,
+    ProposalPage,
+    ProposalQuery,
+)
 from meup_agent.protocol.wire.outcomes import (
     EXPLANATION_TIMEOUT,
+    Ending,
     Fulfillment,
+    Outcome,
+    PermitReport,
     Rejection,
     Unsent,
     Withdrawal,
@@ -71,16 +89,9 @@ from meup_agent.protocol.wire.payloads import (
 from meup_agent.session.outbox import checked_timeout, checked_ttl
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-    from contextlib import AbstractAsyncContextManager, AbstractContextManager
-    from datetime import datetime
     from types import TracebackType
 
-    from meup_agent.client.messages import Explainer, OnProgress, Outbound, Progress
     from meup_agent.client.offers import OfferFinder
-    from meup_agent.protocol.exchange import Key
-    from meup_agent.protocol.wire.membership import ListedDecision
-    from meup_agent.protocol.wire.outcomes import Ending, Outcome, PermitReport
     from meup_agent.session import Session
 
 

@@ -10,25 +10,21 @@ import anyio
 
 from meup_agent.causes import Cause, Reason
 from meup_agent.client.messages import TIMEOUT
-from meup_agent.client.proposal import read_proposal_pages
-from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.client.proposal import ProposalRecord, RecordPage, read_proposal_pages
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.membership import ProposalQuery
-from meup_agent.protocol.wire.outcomes import Expiry, Rejection, Withdrawal
-from meup_agent.protocol.wire.payloads import build_end, read_call, rpc_name
+from meup_agent.protocol.wire.outcomes import Expiry, Outcome, Rejection, Withdrawal
+from meup_agent.protocol.wire.payloads import Call, build_end, read_call, rpc_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from meup_agent.client.proposal import ProposalRecord, RecordPage
     from meup_agent.client.space import Space
     from meup_agent.protocol.capability import Capabilities
-    from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.outcomes import Outcome
-    from meup_agent.protocol.wire.payloads import Call
     from meup_agent.session.settings import EnvelopeListener
 
 

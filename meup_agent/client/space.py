@@ -12,6 +12,8 @@ from msgspec import to_builtins
 from meup_agent.client.control import Control, Members
 from meup_agent.client.messages import (
     TIMEOUT,
+    OnProgress,
+    Outbound,
     Talk,
     await_announced,
     awaited,
@@ -33,13 +35,14 @@ from meup_agent.client.proposal import (
     propose,
     resolve_ttl,
 )
-from meup_agent.client.streams import Streams, reading_of_call
+from meup_agent.client.streams import OnStream, Streams, reading_of_call
 from meup_agent.errors import ParticipantGone, UsageError
 from meup_agent.protocol.exchange import Participant, Wait
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.outcomes import (
     CallOutcome,
+    Outcome,
     PermitReport,
     ReportedOutcome,
     result_of,
@@ -50,10 +53,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager, AbstractContextManager
     from datetime import datetime
 
-    from meup_agent.client.messages import OnProgress, Outbound
-    from meup_agent.client.streams import OnStream
     from meup_agent.protocol.wire.membership import Guarantees
-    from meup_agent.protocol.wire.outcomes import Outcome
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
     from meup_agent.session.session import EnvelopeStream

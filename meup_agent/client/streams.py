@@ -9,15 +9,16 @@ call of ours, such as a tool's partial result, are read beside the call.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from meup_agent.client.messages import (
+    Outbound,
     awaited,
     cause_of_leaving,
     names,
@@ -35,7 +36,7 @@ from meup_agent.errors import (
     printable,
 )
 from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.exchange import OwnStream, StreamEnd
+from meup_agent.protocol.exchange import OwnStream, StreamBuffer, StreamEnd
 from meup_agent.protocol.exchange.streams import DISCONNECTED, ERROR
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES
@@ -53,12 +54,6 @@ from meup_agent.session.session import refusal_in
 from meup_agent.transport.base import Condition, background_tasks, is_cancelled_here
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Iterable
-    from contextlib import AbstractAsyncContextManager
-    from typing import Self
-
-    from meup_agent.client.messages import Outbound
-    from meup_agent.protocol.exchange import StreamBuffer
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session import Session
 

@@ -23,13 +23,13 @@ from meup_agent.protocol.wire.payloads import (
     MAX_NAME_CHARS,
     META,
     PREFIX,
+    JsonObject,
     as_list,
     as_object,
 )
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
-    from meup_agent.protocol.wire.payloads import JsonObject
 
 
 # --- the form of a tool ---

@@ -12,7 +12,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
 
 import anyio
@@ -25,6 +25,7 @@ from meup_agent.approval.inbox.item import (
     ApprovalOutcome,
     DecisionHistory,
     Departure,
+    InboxChange,
     InboxChanges,
     InboxItem,
     InboxListing,
@@ -32,31 +33,35 @@ from meup_agent.approval.inbox.item import (
     ItemArrived,
     ItemChanged,
     ItemLeft,
+    ProposerRecord,
+    SimilarCall,
     Verb,
     departure_of,
     past_of,
     pause_for_screen,
 )
-from meup_agent.approval.inbox.preview import read_past
+from meup_agent.approval.inbox.preview import SeenCall, read_past
 from meup_agent.approval.inbox.rules import HeldItem, InboxQueue, InboxRules
 from meup_agent.approval.policy.rules import CONFIRM_WORD, Vote
 from meup_agent.approval.reviewer.methods import (
     VOTE,
     InboxRule,
     ToolDirectory,
+    ToolFacts,
     VoteParams,
     check_edit,
     read_count,
 )
-from meup_agent.approval.yeses import give_yes, list_yeses, revoke_yes, scopes_of
+from meup_agent.approval.yeses import YesScope, give_yes, list_yeses, revoke_yes, scopes_of
 from meup_agent.causes import OF_THE_MOMENT, Reason
-from meup_agent.client.file_difference import read_file_difference
-from meup_agent.client.messages import write_params
+from meup_agent.client.file_difference import FileDifference, read_file_difference
+from meup_agent.client.messages import OnProgress, write_params
 from meup_agent.client.offers import TOOLS, ask_each, changed_lists
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.tool_changes import (
     AcceptCallParams,
+    ToolDifference,
     accept_call,
     accept_tools,
     read_difference,
@@ -72,8 +77,8 @@ from meup_agent.errors import (
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object
-from meup_agent.protocol.wire.scoped_yes import YesTerms
+from meup_agent.protocol.wire.payloads import TOOL_CALL, Call, as_object
+from meup_agent.protocol.wire.scoped_yes import KeptYes, YesTerms
 from meup_agent.transport.base import Condition, background_tasks
 
 if TYPE_CHECKING:
@@ -87,20 +92,10 @@ if TYPE_CHECKING:
         Mapping,
     )
     from datetime import datetime
-    from typing import Self
 
-    from meup_agent.approval.inbox.item import InboxChange, ProposerRecord, SimilarCall
-    from meup_agent.approval.inbox.preview import SeenCall
-    from meup_agent.approval.reviewer.methods import ToolFacts
-    from meup_agent.approval.yeses import YesScope
-    from meup_agent.client.file_difference import FileDifference
-    from meup_agent.client.messages import OnProgress
     from meup_agent.client.space import Space
-    from meup_agent.client.tool_changes import ToolDifference
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.outcomes import Fulfillment
-    from meup_agent.protocol.wire.payloads import Call
-    from meup_agent.protocol.wire.scoped_yes import KeptYes
 
 
 class InboxOffers:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 import anyio
 import msgspec
 
 from meup_agent.errors import MeupError, printable
-from meup_agent.protocol.exchange import ProposalKey
+from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.membership import ProposalQuery
@@ -25,13 +25,9 @@ from meup_agent.protocol.wire.shown_text import remarks
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
-    from typing import Self
-
     from meup_agent.approval.reviewer.methods import InboxRule, ToolFacts
     from meup_agent.client.proposal import ProposalRecord
     from meup_agent.client.proposal_feed import ProposalFeed
-    from meup_agent.protocol.exchange import ProposalEntry
     from meup_agent.protocol.wire.outcomes import Fulfillment, Rejection
 
 

@@ -7,17 +7,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meup_agent.approval.policy.rules import AllowRule
-from meup_agent.approval.yeses import is_plain
+from meup_agent.approval.yeses import YesScope, is_plain
 from meup_agent.errors import ConfigurationError, MeupError
-from meup_agent.protocol.wire.payloads import read_proposal
+from meup_agent.protocol.wire.payloads import Call, read_proposal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from meup_agent.approval.inbox.item import InboxItem
-    from meup_agent.approval.yeses import YesScope
     from meup_agent.client.space import Space
-    from meup_agent.protocol.wire.payloads import Call
     from meup_agent.protocol.wire.scoped_yes import ScopedYes
 
 

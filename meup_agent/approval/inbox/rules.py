@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import msgspec
 
-from meup_agent.approval.reviewer.methods import VOTE, WAITING, read_waiting
+from meup_agent.approval.reviewer.methods import VOTE, WAITING, InboxRule, read_waiting
 from meup_agent.errors import MeupError, RequestError, printable
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.payloads import as_object
+from meup_agent.protocol.wire.payloads import Call, as_object
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from meup_agent.approval.inbox.item import InboxItem, ItemLeft, Verb
-    from meup_agent.approval.reviewer.methods import InboxRule
     from meup_agent.client.proposal_feed import ProposalFeed
     from meup_agent.client.space import Space
     from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
     from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.payloads import Call
 
 
 # --- queue of an inbox ---

@@ -29,6 +29,7 @@ from meup_agent.approval.policy.rules import (
     History,
     LimitCount,
     PassedHistory,
+    Pattern,
     PolicyDecision,
     PolicyRule,
     QuorumRule,
@@ -78,7 +79,6 @@ from meup_agent.protocol.wire.payloads import (
 
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
-    from meup_agent.approval.policy.rules import Pattern
     from meup_agent.protocol.wire.scoped_yes import KeptYes
 
 

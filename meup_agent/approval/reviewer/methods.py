@@ -8,7 +8,7 @@ rule asked about a proposal, and the facts of its tool.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 import anyio
 import msgspec
 
-from meup_agent.approval.policy.rules import ToldCount, Vote, VoteCount
+from meup_agent.approval.policy.rules import PolicyDecision, ToldCount, Vote, VoteCount
 from meup_agent.client.messages import write_params
 from meup_agent.client.offers import TOOLS, ask_each
 from meup_agent.client.proposal_feed import ProposalFeed
-from meup_agent.client.space import directory_of
+from meup_agent.client.space import Space, directory_of
 from meup_agent.client.tool_changes import ToolMark, digest_of_form, read_mark
 from meup_agent.errors import (
     ConnectionFailed,
@@ -36,18 +36,19 @@ from meup_agent.errors import (
 from meup_agent.protocol.dialects import read_addressees
 from meup_agent.protocol.exchange import ProposalKey
 from meup_agent.protocol.wire import payloads
-from meup_agent.protocol.wire.envelope import encode_json
-from meup_agent.protocol.wire.payloads import PREFIX, as_object, digest, objects_in, read_proposal
+from meup_agent.protocol.wire.envelope import Envelope, encode_json
+from meup_agent.protocol.wire.payloads import (
+    PREFIX,
+    Call,
+    as_object,
+    digest,
+    objects_in,
+    read_proposal,
+)
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from meup_agent.approval.policy.rules import PolicyDecision
     from meup_agent.client.proposal import Proposal
-    from meup_agent.client.space import Space
-    from meup_agent.protocol.wire.envelope import Envelope
-    from meup_agent.protocol.wire.payloads import Call
 
 
 LIST_SECONDS: Final = 5.0

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -57,7 +57,7 @@ from meup_agent.client.messages import (
     write_params,
 )
 from meup_agent.client.proposal_feed import ProposalFeed
-from meup_agent.client.space import allowed_words
+from meup_agent.client.space import Space, allowed_words
 from meup_agent.client.tool_changes import AcceptCallParams, accept_call
 from meup_agent.errors import (
     ConfigurationError,
@@ -76,12 +76,9 @@ from meup_agent.protocol.wire.payloads import KICK, REVOKE, read_proposal
 from meup_agent.transport.base import Condition, background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator
-
     from anyio.abc import TaskGroup
 
     from meup_agent.client.proposal import Proposal
-    from meup_agent.client.space import Space
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.scoped_yes import KeptYes
 

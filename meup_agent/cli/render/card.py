@@ -18,9 +18,9 @@ from rich.cells import cell_len, chop_cells
 
 from meup_agent.approval.inbox.item import InboxItem, Verb
 from meup_agent.approval.inbox.preview import MAX_SHOWN as MAX_PREVIEWED
-from meup_agent.approval.inbox.preview import preview_scope
+from meup_agent.approval.inbox.preview import SeenCall, preview_scope
 from meup_agent.approval.yeses import YesScope
-from meup_agent.client.file_difference import read_written_file
+from meup_agent.client.file_difference import FileDifference, read_written_file
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire.envelope import encode_leniently
@@ -41,9 +41,7 @@ from meup_agent.wording import (
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
-    from meup_agent.approval.inbox.preview import SeenCall
     from meup_agent.approval.reviewer.methods import InboxRule
-    from meup_agent.client.file_difference import FileDifference
     from meup_agent.client.tool_changes import ToolDifference
     from meup_agent.protocol.wire.scoped_yes import KeptYes
 
