@@ -7,7 +7,17 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
+from abc import abstractmethod
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -16,7 +26,7 @@ from contextlib import (
 )
 from contextvars import ContextVar, Token
 from types import SimpleNamespace, TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 import anyio
 import msgspec
@@ -330,6 +340,34 @@ def is_own_request(envelope: Envelope) -> bool:
     A fulfiller sends its proposer's arguments under its own name.
     """
     return not envelope.correlation and PROPOSER not in read_call(envelope.payload).meta
+
+
+# --- what is seen of a space ---
+
+
+class Snapshot(Sequence[T]):
+    """The values that there are at the moment at which it is asked."""
+
+    @abstractmethod
+    def _all(self) -> Sequence[T]: ...
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, at: int | slice) -> T | Sequence[T]:
+        """One of them, or several."""
+        return self._all()[at]
+
+    def __len__(self) -> int:
+        """Their number."""
+        return len(self._all())
+
+    def __iter__(self) -> Iterator[T]:
+        """Each of them, as of the moment at which it begins."""
+        return iter(self._all())
 
 
 # --- method params ---

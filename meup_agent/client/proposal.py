@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -16,7 +16,7 @@ from copy import deepcopy
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, cast
 
 import msgspec
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
@@ -30,6 +30,7 @@ from meup_agent.client.messages import (
     OnProgress,
     Outbound,
     Progress,
+    Snapshot,
     await_announced,
     awaited,
     cause_of_leaving,
@@ -688,7 +689,7 @@ def _decided(envelope: Envelope, listed: ListedProposal) -> ProposalEntry | None
 # --- the proposals of a space ---
 
 
-class Proposals(Sequence[ProposalRecord]):
+class Proposals(Snapshot[ProposalRecord]):
     """Every proposal that was seen, ours included, oldest first, as ``space.proposals``."""
 
     def __init__(self, session: Session, finder: OfferFinder, outbound: Outbound | None) -> None:
@@ -696,25 +697,7 @@ class Proposals(Sequence[ProposalRecord]):
         self._finder = finder
         self._outbound = outbound
 
-    @overload
-    def __getitem__(self, at: int) -> ProposalRecord: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[ProposalRecord]: ...
-
-    def __getitem__(self, at: int | slice) -> ProposalRecord | Sequence[ProposalRecord]:
-        """One of them, or several, each with its state."""
-        return self._seen()[at]
-
-    def __len__(self) -> int:
-        """Their number."""
-        return len(self._seen())
-
-    def __iter__(self) -> Iterator[ProposalRecord]:
-        """Each of them, as of the moment at which it begins."""
-        return iter(self._seen())
-
-    def _seen(self) -> Sequence[ProposalRecord]:
+    def _all(self) -> Sequence[ProposalRecord]:
         store = self._session.table.proposal_store
         return [ProposalRecord(entry) for entry in store.records(self._session.now())]
 

@@ -12,13 +12,14 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from meup_agent.client.messages import (
     Outbound,
+    Snapshot,
     awaited,
     cause_of_leaving,
     names,
@@ -366,26 +367,15 @@ async def reading_of_call(
 # Open one, see those that are open, read them, write in those of others.
 
 
-class Streams(Sequence[StreamInfo]):
+class Streams(Snapshot[StreamInfo]):
     """The streams of a space that are open, ours included, oldest first, as ``space.streams``."""
 
     def __init__(self, session: Session, outbound: Outbound | None) -> None:
         self._session = session
         self._outbound = outbound
 
-    @overload
-    def __getitem__(self, at: int) -> StreamInfo: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[StreamInfo]: ...
-
-    def __getitem__(self, at: int | slice) -> StreamInfo | Sequence[StreamInfo]:
-        """One of them, or several."""
-        return self._session.table.streams.streams[at]
-
-    def __len__(self) -> int:
-        """Their number."""
-        return len(self._session.table.streams.streams)
+    def _all(self) -> Sequence[StreamInfo]:
+        return self._session.table.streams.streams
 
     def open(
         self,
