@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 import re2
@@ -18,7 +19,7 @@ from meup_agent.client.control import AwaitedAnswer, ask, given
 from meup_agent.errors import InvalidPattern, NotOffered, UsageError, printable
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope, encode_leniently
-from meup_agent.protocol.wire.payloads import Call, as_text, objects_in
+from meup_agent.protocol.wire.payloads import Call, as_text, is_object, objects_in
 from meup_agent.protocol.wire.scoped_yes import (
     MAX_YES_BYTES,
     ArgumentScope,
@@ -51,7 +52,8 @@ _UNQUOTED: Final = re.compile(r"(?<!\\)(?:\\\\)*(?:[.*+?|()\[\]{}^$]|\\[A-Za-z])
 _ABSENT: Final = object()
 
 
-class YesScope(NamedTuple):
+@dataclass(frozen=True)
+class YesScope:
     """A scope of a yes.
 
     Attributes:
@@ -66,7 +68,11 @@ class YesScope(NamedTuple):
 
     def takes(self, arguments: dict[str, Any]) -> bool:
         """True if it takes some arguments."""
-        return _compiled(encode_leniently([self.arguments, self.others]), self).takes(arguments)
+        return self._compiled.takes(arguments)
+
+    @cached_property
+    def _compiled(self) -> ArgumentScope:
+        return ArgumentScope(self.arguments, self.others)
 
     @property
     def shown(self) -> str:
@@ -81,26 +87,6 @@ class YesScope(NamedTuple):
 
 def _shown(value: Any) -> str:
     return printable(value if isinstance(value, str) else encode_leniently(value).decode())
-
-
-class _ByWritten(NamedTuple):
-    written: bytes
-    scope: YesScope
-
-    def __hash__(self) -> int:
-        return hash(self.written)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByWritten) and other.written == self.written
-
-
-def _compiled(written: bytes, scope: YesScope) -> ArgumentScope:
-    return _compile(_ByWritten(written, scope))
-
-
-@lru_cache(maxsize=256)
-def _compile(key: _ByWritten) -> ArgumentScope:
-    return ArgumentScope(key.scope.arguments, key.scope.others)
 
 
 def scopes_of(call: Call) -> list[YesScope]:
@@ -180,9 +166,8 @@ def _exact(value: object, depth: int = 0) -> Any:
         return value
     if isinstance(value, str):
         return _exact_text(value)
-    if isinstance(value, dict) and value and depth < MAX_DEPTH:
-        members = cast("dict[str, object]", value)
-        found = {key: _exact(each, depth + 1) for key, each in members.items()}
+    if is_object(value) and value and depth < MAX_DEPTH:
+        found = {key: _exact(each, depth + 1) for key, each in value.items()}
         plain = all(is_plain(key) for key in found)
         return found if plain and _ABSENT not in found.values() else _ABSENT
     return _ABSENT  # a list of patterns is a choice, and nothing is no pattern
@@ -240,26 +225,24 @@ def _has_wildcard(pattern: object) -> bool:
     return quoted is None or _UNQUOTED.search(quoted[1]) is not None
 
 
+class _WrittenScope(msgspec.Struct, forbid_unknown_fields=True):
+    arguments: dict[str, Any] | None = None
+    others: Literal["any"] | tuple[str, ...] = ()
+
+
 def read_scope(said: object) -> YesScope:
     """The scope in ``{"arguments": pattern or null, "others": names or "any"}``, as it is written.
 
     Raises:
         UsageError: It is none, or as :func:`written_scope`.
     """
-    read = cast("dict[str, Any]", said) if isinstance(said, dict) else {"": said}
-    arguments, others = read.get("arguments"), read.get("others", [])
-    names = cast("list[object]", others) if isinstance(others, list) else None
-    is_free = others == "any" or (names is not None and all(isinstance(e, str) for e in names))
-    if not (read.keys() <= {"arguments", "others"} and isinstance(arguments, dict | None)):
-        is_free = False
-    if not is_free:
+    try:
+        read = msgspec.convert(said, _WrittenScope)
+    except msgspec.ValidationError:
         raise UsageError(
             'write {"arguments": {…}, "others": […]}, with the names of what is free, or "any"'
-        )
-    pattern = cast("dict[str, Any] | None", arguments)
-    if names is None:
-        return written_scope(pattern, "any")
-    return written_scope(pattern, tuple(cast("list[str]", names)))
+        ) from None
+    return written_scope(read.arguments, read.others)
 
 
 YES_SECONDS: Final = 10.0
