@@ -39,6 +39,9 @@ from meup_agent.protocol.wire.payloads import (
     TOOL_CALL,
     TOOL_LIST,
     WRAPPED,
+    as_object,
+    is_list,
+    is_object,
 )
 
 # --- results of tools ---
@@ -46,8 +49,6 @@ from meup_agent.protocol.wire.payloads import (
 #
 # The classes of `mcp_types` are looked at only if the program has imported them already: a value
 # cannot be an instance of a class that was never loaded, and loading them costs every agent time.
-
-_LISTS = (list, tuple)
 
 _NOT_FINITE: Final = (b"null", b"NaN", b"Infinity")
 """Words in pydantic's JSON that may stand for a number that is not finite."""
@@ -93,8 +94,10 @@ def content_of(value: object) -> list[JsonObject]:
         return []
     if is_content(value):
         return [_dumped(value)]
-    if isinstance(value, _LISTS) and any(is_content(item) for item in cast("list[object]", value)):
-        return [block for item in cast("list[object]", value) for block in content_of(item)]
+    if isinstance(value, list | tuple):
+        items = cast("list[object]", value)
+        if any(map(is_content, items)):
+            return [block for item in items for block in content_of(item)]
     json = pydantic_core.to_json(value)
     if any(word in json for word in _NOT_FINITE):
         check_kept(_any_adapter().serializer.to_python(value), json)
@@ -114,14 +117,13 @@ def check_kept(value: object, json: bytes) -> None:
 def _lost(value: object, written: object) -> bool:
     if written is None or isinstance(written, float):
         return isinstance(value, float) and not math.isfinite(value)
-    if isinstance(written, dict) and isinstance(value, dict):
-        before, after = cast("JsonObject", value), cast("JsonObject", written)
-        return len(before) == len(after) and any(
-            starmap(_lost, zip(before.values(), after.values(), strict=True))
+    if is_object(written) and is_object(value):
+        return len(value) == len(written) and any(
+            starmap(_lost, zip(value.values(), written.values(), strict=True))
         )
-    if isinstance(written, list) and isinstance(value, list | tuple | set | frozenset):
-        items, others = cast("list[object]", value), cast("list[object]", written)
-        return any(starmap(_lost, zip(items, others, strict=False)))
+    if is_list(written) and isinstance(value, list | tuple | set | frozenset):
+        items = cast("list[object]", value)
+        return any(starmap(_lost, zip(items, written, strict=False)))
     return False
 
 
@@ -179,7 +181,7 @@ class OutputType(msgspec.Struct, frozen=True):
     def check(self, structured: object) -> None:
         """Validate structured content that a tool has put together by itself."""
         if self.is_wrapped:
-            members = cast("JsonObject", structured) if isinstance(structured, dict) else {}
+            members = as_object(structured)
             if members.keys() != {"result"}:
                 raise ValueError('structured content must be an object with one member "result"')
             structured = members["result"]
@@ -245,12 +247,12 @@ def encode_whole_result(value: object) -> msgspec.Raw:
     """
     if isinstance(value, pydantic.BaseModel):
         value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise RequestError(
             INTERNAL_ERROR,
             f"the handler returned {type_name(type(value))}, and a result is an object",
         )
-    raw = encode_json(cast("JsonObject", value))
+    raw = encode_json(value)
     if len(raw) > MAX_RESULT_BYTES:
         raise RequestError(
             EXCHANGE_ERROR,

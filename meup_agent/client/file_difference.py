@@ -25,6 +25,8 @@ from meup_agent.protocol.wire.payloads import (
     PREFIX,
     TOOL_CALL,
     Call,
+    as_object,
+    is_list,
 )
 
 if TYPE_CHECKING:
@@ -128,11 +130,11 @@ def _read_edits(left: dict[str, Any]) -> tuple[TextEdit, ...] | None:
     if listed is None:
         edit = _read_edit(left)
         return None if edit is None else (edit,)
-    if not isinstance(listed, list):
+    if not is_list(listed):
         return None
     found: list[TextEdit] = []
-    for each in listed:  # pyright: ignore[reportUnknownVariableType]
-        fields: dict[str, Any] = dict(each) if isinstance(each, dict) else {}  # pyright: ignore[reportUnknownArgumentType]
+    for each in listed:
+        fields = dict(as_object(each))
         edit = _read_edit(fields)
         if edit is None or fields:
             return None

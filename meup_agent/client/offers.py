@@ -14,7 +14,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import anyio
 import msgspec
@@ -973,7 +973,7 @@ def _contents(uri: str, result: JsonObject) -> list[JsonObject]:
     one: JsonObject = {"uri": uri}
     if isinstance(result.get("mimeType"), str):
         one["mimeType"] = result["mimeType"]
-    if isinstance(contents, dict) and ("text" in contents or "blob" in contents):
-        return [{**one, **cast("JsonObject", contents)}]
+    if payloads.is_object(contents) and ("text" in contents or "blob" in contents):
+        return [{**one, **contents}]
     one["text"] = contents if isinstance(contents, str) else json.dumps(result["contents"])
     return [one]

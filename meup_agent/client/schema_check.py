@@ -18,10 +18,11 @@ from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from meup_agent.errors import printable
 from meup_agent.protocol.wire.envelope import encode_leniently
+from meup_agent.protocol.wire.payloads import is_list, is_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -151,9 +152,9 @@ def _library() -> Any:
 
 def _validator_for(schema: object, exact: bool) -> Any:
     """A validator of the library's; raises if the schema is none, or does what is not allowed."""
-    if not isinstance(schema, dict):
+    if not is_object(schema):
         raise TypeError("its schema is not an object")
-    body = dict(cast("dict[str, Any]", schema))
+    body = dict(schema)
     if len(encode_leniently(body)) > MAX_SCHEMA_BYTES:
         raise ValueError(f"its schema is larger than {MAX_SCHEMA_BYTES} bytes")
     library = _library()
@@ -275,12 +276,11 @@ def objects_of(schema: object) -> Iterator[dict[str, Any]]:
     pending = [schema]
     while pending:
         value = pending.pop()
-        if isinstance(value, dict):
-            item = cast("dict[str, Any]", value)
-            yield item
-            pending += item.values()
-        elif isinstance(value, list):
-            pending += cast("list[object]", value)
+        if is_object(value):
+            yield value
+            pending += value.values()
+        elif is_list(value):
+            pending += value
 
 
 # --- its errors, in our words ---

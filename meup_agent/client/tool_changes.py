@@ -26,6 +26,8 @@ from meup_agent.protocol.wire.payloads import (
     JsonObject,
     as_list,
     as_object,
+    is_list,
+    is_object,
 )
 
 if TYPE_CHECKING:
@@ -164,20 +166,19 @@ def text_differences(tool: JsonObject, accepted: JsonObject | None) -> Iterator[
 
 def _replace_texts(schema: Any, accepted: Any) -> Any:
     """A schema with the texts of the accepted one where there are any, and without others."""
-    if not isinstance(schema, dict):
+    if not is_object(schema):
         return schema
-    fields, known = cast("JsonObject", schema), as_object(accepted)
+    known = as_object(accepted)
     found = _texts_of(known)
-    for key, value in fields.items():
+    for key, value in schema.items():
         if _is_text(key, value):
             continue
         old = known.get(key)
-        if key in _MAPS and isinstance(value, dict):
-            named, of = cast("JsonObject", value), as_object(old)
-            found[key] = {name: _replace_texts(each, of.get(name)) for name, each in named.items()}
-        elif key in _INNER and isinstance(value, list):
-            listed = cast("list[object]", value)
-            pairs = zip_longest(listed, as_list(old)[: len(listed)])
+        if key in _MAPS and is_object(value):
+            of = as_object(old)
+            found[key] = {name: _replace_texts(each, of.get(name)) for name, each in value.items()}
+        elif key in _INNER and is_list(value):
+            pairs = zip_longest(value, as_list(old)[: len(value)])
             found[key] = [_replace_texts(*both) for both in pairs]
         else:
             found[key] = _replace_texts(value, old) if key in _INNER else value
@@ -186,10 +187,9 @@ def _replace_texts(schema: Any, accepted: Any) -> Any:
 
 def _replace_own(fields: Any, accepted: JsonObject) -> Any:
     """An object with the texts of its own that the accepted one has."""
-    if not isinstance(fields, dict):
+    if not is_object(fields):
         return fields
-    own = cast("JsonObject", fields)
-    bare = {key: value for key, value in own.items() if not _is_text(key, value)}
+    bare = {key: value for key, value in fields.items() if not _is_text(key, value)}
     return _texts_of(accepted) | bare
 
 
@@ -198,10 +198,9 @@ def _texts_of(fields: JsonObject) -> JsonObject:
 
 
 def _is_text(key: str, value: Any) -> bool:
-    if key == "examples" and isinstance(value, list):
+    if key == "examples" and is_list(value):
         # An object or a boolean may be a schema that a `$ref` elsewhere names.
-        listed = cast("list[object]", value)
-        return all(isinstance(each, str | None) or type(each) in (int, float) for each in listed)
+        return all(isinstance(each, str | None) or type(each) in (int, float) for each in value)
     return key in _TEXTS and isinstance(value, str)
 
 
@@ -221,8 +220,8 @@ def _differences(
 
 def _members(value: Any) -> dict[str | int, Any] | None:
     """The members of an object by name, of a list by place; ``None`` for any other value."""
-    if isinstance(value, list):
-        return {**dict(enumerate(cast("list[object]", value)))}
+    if is_list(value):
+        return {**dict(enumerate(value))}
     return cast("dict[str | int, Any]", value) if isinstance(value, dict) else None
 
 

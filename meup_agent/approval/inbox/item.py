@@ -20,7 +20,15 @@ from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.membership import ProposalQuery
-from meup_agent.protocol.wire.payloads import Call, Change, changes, is_same_json, read_proposal
+from meup_agent.protocol.wire.payloads import (
+    Call,
+    Change,
+    changes,
+    is_list,
+    is_object,
+    is_same_json,
+    read_proposal,
+)
 from meup_agent.protocol.wire.shown_text import remarks
 from meup_agent.transport.base import Condition
 
@@ -368,13 +376,11 @@ def _texts(value: object) -> Iterator[tuple[str, str]]:
             continue
         name, each = found
         yield name, each if isinstance(each, str) else ""
-        if isinstance(each, dict):
-            members: dict[str, object] = each  # pyright: ignore[reportUnknownVariableType]
-            pending.append(iter(members.items()))
-        elif isinstance(each, list):
-            items: list[object] = each  # pyright: ignore[reportUnknownVariableType]
+        if is_object(each):
+            pending.append(iter(each.items()))
+        elif is_list(each):
             # Its name was looked at with the list.
-            pending.append(("", item) for item in items)
+            pending.append(("", item) for item in each)
 
 
 # --- records of an inbox ---

@@ -73,7 +73,10 @@ from meup_agent.protocol.wire.payloads import (
     as_list,
     as_object,
     edit_call,
+    is_list,
+    is_object,
     is_refusal,
+    one_or_more,
     read_proposal,
 )
 
@@ -207,15 +210,15 @@ class ArgumentSchema:
 
     def _fill_any(self, value: object, given: _Applying, level: int) -> tuple[Any, bool]:
         """A value with its defaults, and whether all of them are certain."""
-        if not given or not isinstance(value, dict | list):
-            return cast("Any", value), True
-        if isinstance(value, dict):
-            filled, unsure = self._fill_object(cast("dict[str, Any]", value), given, level)
+        if given and is_object(value):
+            filled, unsure = self._fill_object(value, given, level)
             return filled, not unsure
+        if not given or not is_list(value):
+            return value, True
         applying = self._expanded(given, level)
         elements: list[Any] = []
         are_sure = True
-        for index, each in enumerate(cast("list[object]", value)):
+        for index, each in enumerate(value):
             of_element = [*_of_element(applying, index)]
             self._take_steps(1 + len(applying) + len(of_element))
             element, is_sure = self._fill_any(each, of_element, level + 1)
@@ -232,12 +235,11 @@ class ArgumentSchema:
     def _marked(self, value: Any) -> Any:
         """A default, in which no member was given by the call."""
         self._take_steps(1)
-        if isinstance(value, dict):
-            members = cast("dict[str, Any]", value)
-            marked = {name: self._marked(each) for name, each in members.items()}
+        if is_object(value):
+            marked = {name: self._marked(each) for name, each in value.items()}
             return DefaultedObject(marked, marked)
-        if isinstance(value, list):
-            return [self._marked(each) for each in cast("list[object]", value)]
+        if is_list(value):
+            return [self._marked(each) for each in value]
         return value
 
     def _default(self, given: _Applying, level: int) -> Any:
@@ -326,11 +328,11 @@ class ArgumentSchema:
                 found = listed[int(key)]
             else:
                 found = as_object(found).get(key)
-        if not isinstance(found, dict | bool):
+        if isinstance(found, bool):
+            return {}  # true and false are schemas, too, and have no defaults
+        if not is_object(found):
             raise UnknownDefaults
-        return as_object(
-            cast("object", found)
-        )  # true and false are schemas, too, and have no defaults
+        return found
 
     def _anchored(self, anchor: str) -> _Schema:
         for each in objects_of(self.root):
@@ -342,14 +344,13 @@ class ArgumentSchema:
 
 def _schemas_in(values: Iterable[object]) -> Iterator[_Schema]:
     """The schemas among some values; those that are true or false have no defaults."""
-    return (cast("_Schema", each) for each in values if isinstance(each, dict))
+    return filter(is_object, values)
 
 
 def _under(schema: _Schema, *keywords: str) -> Iterator[_Schema]:
     """The schemas behind keywords of one, alone or in a list."""
     for keyword in keywords:
-        found = schema.get(keyword)
-        yield from _schemas_in(cast("list[object]", found) if isinstance(found, list) else [found])
+        yield from _schemas_in(one_or_more(schema.get(keyword)))
 
 
 def _by_name(schema: _Schema, *keywords: str) -> Iterator[_Schema]:
@@ -632,8 +633,8 @@ def _is_other_type(pattern: Any, values: Iterable[Any], work: WorkBudget) -> boo
     while pending:
         each = pending.pop()
         work.spend(NODE_WORK)
-        if isinstance(each, list):
-            pending += cast("list[object]", each)
+        if is_list(each):
+            pending += each
         elif any(_takes_other_type(one, each, work) for one in patterns):
             return True
     return False
@@ -650,9 +651,8 @@ def _flat(pattern: Any) -> Iterator[Any]:
 def _takes_other_type(pattern: Any, value: Any, work: WorkBudget) -> bool:
     if isinstance(pattern, Mapping):
         members = cast("Mapping[str, Any]", pattern).items()
-        return isinstance(value, dict) and any(
-            _is_other_type(wanted, _members_of(cast("dict[str, Any]", value), key, work), work)
-            for key, wanted in members
+        return is_object(value) and any(
+            _is_other_type(wanted, _members_of(value, key, work), work) for key, wanted in members
         )
     if isinstance(pattern, str):
         if not isinstance(value, int | float):
@@ -1130,7 +1130,7 @@ def find_own_file(call: Call, names: Collection[str]) -> str:
     says nothing of links and patterns, so this is not a lock.
     """
     for each in [call.arguments, *descendants(call.arguments)] if names else ():
-        for text in cast("dict[str, object]", each) if isinstance(each, dict) else [each]:
+        for text in each if is_object(each) else [each]:
             words = text.casefold() if isinstance(text, str) else ""
             found = next((name for name in names if name.casefold() in words), None)
             if found is not None:

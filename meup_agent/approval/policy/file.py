@@ -39,7 +39,7 @@ from meup_agent.protocol.capability.patterns import (
     is_glob,
     is_regex,
 )
-from meup_agent.protocol.wire.payloads import as_list
+from meup_agent.protocol.wire.payloads import as_list, is_object
 
 _WILDCARDS: Final = frozenset("*?[]{}!/")
 
@@ -330,9 +330,8 @@ def _differ(first: PolicyRule, second: PolicyRule) -> bool:
             return True
     pairs = [(mine.get(key), theirs.get(key)) for key in ("method", "target", "proposer")]
     ours, others = mine.get("arguments"), theirs.get("arguments")
-    if isinstance(ours, dict) and isinstance(others, dict):
-        here, there = cast("dict[str, object]", ours), cast("dict[str, object]", others)
-        pairs += [(here[key], there[key]) for key in here.keys() & there.keys()]
+    if is_object(ours) and is_object(others):
+        pairs += [(ours[key], others[key]) for key in ours.keys() & others.keys()]
     return any(_apart(one, other) for one, other in pairs)
 
 
@@ -417,9 +416,9 @@ def read_policy(document: object) -> Policy:
     Raises:
         ConfigurationError: Something in it is unknown or wrong.
     """
-    if not isinstance(document, dict) or "rules" not in document:
+    if not is_object(document) or "rules" not in document:
         raise ConfigurationError("expected the key 'rules'")
-    keys = read_keys(cast("object", document), "", ("rules", END))
+    keys = read_keys(document, "", ("rules", END))
     if keys.get(END) is not True or [*keys][-1] != END:
         raise ConfigurationError(
             f"its last key is not '{END}: true', so a part of it may be missing; write that as its"
@@ -432,20 +431,20 @@ def read_policy(document: object) -> Policy:
 
 
 def _read_rule(given: object, place: str) -> PolicyRule:
-    if not isinstance(given, dict) or len(cast("dict[object, object]", given)) != 1:
+    if not is_object(given) or len(given) != 1:
         raise ConfigurationError(
             f"{place}: expected one of {', '.join(RULES)}, with what it matches behind it"
         )
-    [(verdict, body)] = cast("dict[object, object]", given).items()
+    [(verdict, body)] = given.items()
     made = RULES.get(str(verdict))
     if made is None:
         raise ConfigurationError(
             f"{place}.{verdict}: unknown key; {suggest(str(verdict), list(RULES))}"
         )
     place = f"{place}.{verdict}"
-    if not isinstance(body, dict):
+    if not is_object(body):
         raise ConfigurationError(f"{place}: expected keys and values, as {{tool: name}}")
-    values = read_keys(cast("object", body), place, [each.name for each in fields(made)])
+    values = read_keys(body, place, [each.name for each in fields(made)])
     for key, value in values.items():
         if value is None:
             raise ConfigurationError(f"{place}.{key}: has no value; write one, or take the key out")
@@ -468,15 +467,15 @@ def read_keys(given: object, place: str, known: Sequence[str]) -> dict[str, Any]
     Raises:
         ConfigurationError: It is not an object, or has a key that is not known.
     """
-    if not isinstance(given, dict):
+    if not is_object(given):
         raise ConfigurationError(
             f"{place}: expected the keys {', '.join(known)}".removeprefix(": ")
         )
-    for key in cast("dict[object, object]", given):
+    for key in given:
         if key not in known:
             where = f"{place}.{key}" if place else str(key)
             raise ConfigurationError(f"{where}: unknown key; {suggest(str(key), known)}")
-    return dict(cast("dict[str, Any]", given))
+    return dict(given)
 
 
 def _without_value(given: object) -> str:

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from subprocess import DEVNULL
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import anyio
 from anyio import AsyncContextManagerMixin
@@ -24,7 +24,7 @@ from meup_agent.client.file_difference import FileDifference, read_written_file
 from meup_agent.errors import ConfigurationError, system_reason
 from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire.envelope import encode_leniently
-from meup_agent.protocol.wire.payloads import TOOL_CALL, Change, without_meta
+from meup_agent.protocol.wire.payloads import TOOL_CALL, Change, is_list, is_object, without_meta
 from meup_agent.protocol.wire.shown_text import segments
 from meup_agent.transport.base import background_tasks
 from meup_agent.wording import (
@@ -118,17 +118,13 @@ class ShownValue:
     ) -> Iterator[CardRow]:
         if isinstance(value, str) and "\n" in value.rstrip("\n"):
             yield from self._text(head, value, indent)
-        elif isinstance(value, dict) and value and depth < MAX_DEPTH:
+        elif is_object(value) and value and depth < MAX_DEPTH:
             yield CardRow(head, indent)
-            yield from self.members(cast("dict[str, Any]", value), indent + 2, depth + 1)
-        elif (
-            isinstance(value, list)
-            and depth < MAX_DEPTH
-            and _wants_rows(cast("list[object]", value))
-        ):
-            yield from self._items(head, cast("list[object]", value), indent, depth)
+            yield from self.members(value, indent + 2, depth + 1)
+        elif is_list(value) and depth < MAX_DEPTH and _wants_rows(value):
+            yield from self._items(head, value, indent, depth)
         else:
-            yield CardRow((*head, *self._inline(value)), indent)  # pyright: ignore[reportUnknownArgumentType] - it is any JSON
+            yield CardRow((*head, *self._inline(value)), indent)
 
     def _items(
         self, head: tuple[Part, ...], values: list[object], indent: int, depth: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice, pairwise, starmap
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -14,7 +14,7 @@ from meup_agent.escape import compact, visible
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.outcomes import Responded, read_report, value_of
-from meup_agent.protocol.wire.payloads import as_object, objects_in
+from meup_agent.protocol.wire.payloads import as_object, is_list, objects_in, one_or_more
 from meup_agent.wording import (
     MAX_CALL,
     MAX_NAME,
@@ -440,8 +440,8 @@ def as_text(result: Any) -> str:
     value = value_of(Responded("", result))
     if value is None and "structuredContent" not in as_object(result):
         return ""
-    if isinstance(value, list) and value is as_object(result).get("content"):
-        return "".join(_lines(_block(block)) for block in cast("list[object]", value))
+    if value is as_object(result).get("content") and is_list(value):
+        return "".join(_lines(_block(block)) for block in value)
     return _lines(value if isinstance(value, str) else _as_json(value))
 
 
@@ -476,8 +476,7 @@ def format_capability(capability: Any) -> str:
     kind, payload = body.get("kind"), as_object(body.get("payload"))
     if kind in ("*", "**") and not payload:
         return "anything"
-    patterns = cast("list[object]", kind) if isinstance(kind, list) else [kind]
-    words = [" | ".join(kinds.canonical(str(each)) for each in patterns)]
+    words = [" | ".join(kinds.canonical(str(each)) for each in one_or_more(kind))]
     params = payload.get("params")
     is_plain = payload.keys() <= {"method", "params"} and as_object(params).keys() <= {"name"}
     if payload and is_plain:

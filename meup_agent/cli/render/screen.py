@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anyio
 from rich.cells import cell_len, set_cell_size
@@ -80,7 +80,7 @@ from meup_agent.cli.render.card import (
 )
 from meup_agent.errors import MeupError, system_reason
 from meup_agent.escape import visible
-from meup_agent.protocol.wire.payloads import Call, changes
+from meup_agent.protocol.wire.payloads import Call, changes, is_object
 from meup_agent.protocol.wire.shown_text import Mark, segments
 from meup_agent.wording import shown_name, time_left
 
@@ -888,9 +888,9 @@ async def edited_arguments(
         edited = read_json(await edit(as_text(arguments)))
     except ValueError as error:
         raise EditRefused(f"what you wrote is not JSON, so nothing was sent: {error}") from None
-    if not isinstance(edited, dict):
+    if not is_object(edited):
         raise EditRefused("what you wrote is not a JSON object, so nothing was sent")
-    return cast("dict[str, Any]", edited)
+    return edited
 
 
 def as_text(arguments: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 import rfc8785
@@ -29,6 +29,9 @@ from meup_agent.protocol.wire.envelope import (
     read_moment,
     rfc3339,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 # --- payloads ---
 
@@ -250,6 +253,19 @@ def rpc_name(rpc_id: object) -> str | None:
     return None if len(name) > MAX_RPC_ID_CHARS else name
 
 
+def is_object(value: object) -> TypeIs[JsonObject]:
+    """True for a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeIs[list[object]]:
+    """True for a JSON list."""
+    return isinstance(value, list)
+
+
+# These two are asked for each message: they call nothing.
+
+
 def as_object(value: object) -> JsonObject:
     """The value if it is a JSON object, otherwise an empty one."""
     return cast("JsonObject", value) if isinstance(value, dict) else {}
@@ -267,7 +283,7 @@ def as_text(value: object, most: int | None = None) -> str:
 
 def one_or_more(value: object) -> list[object]:
     """The values of a list, or the only value, where one stands in its place."""
-    return cast("list[object]", value) if isinstance(value, list) else [value]
+    return value if is_list(value) else [value]
 
 
 def objects_in(value: object) -> list[JsonObject]:
