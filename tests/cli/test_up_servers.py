@@ -24,8 +24,8 @@ from mcp_types import TextContent, ToolListChangedNotification
 
 from meup_agent import Agent, Fulfillment
 from meup_agent.cli.signals import end_by_signals
-from meup_agent.errors import Refused
-from tests.cli.commands import exit_codes
+from meup_agent.errors import ConfigurationError, Refused
+from tests.cli.commands import ListenOptions, exit_codes, read_servers_plan
 from tests.cli.conftest import assert_fails
 from tests.cli.participants import variables_printed
 from tests.cli.processes import INTERRUPT, TERMINATE, Running, environment, is_there, meup, up
@@ -526,6 +526,26 @@ def test_nothing_is_started_by_what_does_not_fit(
     done = meup("up", *arguments, "--port", "0", cwd=tmp_path, variables=state)
     assert_fails(done, exit_codes.USAGE, said)
     assert "listening" not in done.stderr
+
+
+def test_the_folders_of_tokens_are_the_users_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEUP_STATE_DIR", str(tmp_path / "state"))
+    servers = tmp_path / "mcp.json"
+    servers.write_text('{"mcpServers": {}}')
+
+    def read() -> Path | None:
+        return read_servers_plan(servers, None, ListenOptions(), clients=("desktop",)).people
+
+    folder = read()
+    assert folder is not None
+    for each in (folder.parent, folder):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+        each.chmod(0o750)
+        with pytest.raises(ConfigurationError, match=f"chmod 700 {each}$"):
+            read()
+        each.chmod(0o700)
 
 
 def test_tokens_stay_until_new_ones_are_asked_for(tmp_path: Path, state: dict[str, str]) -> None:

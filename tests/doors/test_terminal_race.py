@@ -11,6 +11,8 @@ import pytest
 
 from meup_agent import Proposal
 from meup_agent.doors import terminal_race
+from meup_agent.doors.hooks import DIALECTS, HookInput
+from meup_agent.doors.permit import Door
 from tests.doors.hooked import Decide, Hooked, client, hooked, proposed, settled
 from tests.interaction.people import until
 from tests.patience import PATIENCE
@@ -198,6 +200,22 @@ async def test_a_permit_that_a_dialog_did_not_hear_of_is_settled_by_its_agent(
             ("withdrawn", None),
             ("fulfilled", "completed" if said is POST else "not_run"),
         )
+
+
+async def test_a_permit_left_to_a_terminal_is_settled_by_its_own_agent_alone() -> None:
+    def said(hook: dict[str, Any]) -> HookInput:
+        return DIALECTS["claude-code"].read(hook, "meup")
+
+    untold: list[str] = []
+    race = terminal_race.TerminalRace(Door(), untold.append)
+    race.leave(said(DIALOG), "p-1")
+    for other in OTHERS:
+        await race.settle("claude-code", said(other))
+    for same in (POST, STOP):
+        await race.settle("codex", said(same))
+    assert untold == []
+    await race.settle("claude-code", said(STOP))
+    assert untold == ["p-1"]
 
 
 async def settled_by(claude: Host, said: dict[str, Any]) -> str:

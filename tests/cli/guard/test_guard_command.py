@@ -355,8 +355,9 @@ def test_the_gateway_runs_with_a_participant_for_each_agent(full: Home) -> None:
         assert (said["permissionDecision"], asked.stderr) == ("deny", "")
         again = full.guard("codex")
         assert again.returncode == exit_codes.OK
+        full.write(".gemini/settings.json", '{"mcpServers": {"files": {"command": "sh"}}}')
         other = full.guard("gemini")
-        assert "started anew, with gemini" in other.stdout, other
+        assert "started anew, with gemini, its MCP servers\n" in other.stdout, other
         [lock] = (full.state / "up").glob("*.lock")
         owner = json.loads(lock.read_text())
         assert {"claude-code", "codex", "gemini"} <= owner["token_files"].keys()

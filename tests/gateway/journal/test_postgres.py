@@ -19,7 +19,7 @@ import pytest
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, Gateway, JournalConfig
 from meup_agent.gateway.config import PostgresConfig
-from meup_agent.gateway.journal.postgres import tables
+from meup_agent.gateway.journal.postgres import log, tables
 from meup_agent.gateway.journal.postgres.journal import PostgresArchive, PostgresJournal
 from meup_agent.gateway.journal.postgres.log import DatabaseSession, Ended, OwnedLog, check
 from meup_agent.gateway.journal.rows import row_of
@@ -638,6 +638,17 @@ async def test_over_tls_the_server_is_known_by_its_certificate(path: Path) -> No
         assert "localhost" in await anyio.to_thread.run_sync(look, mine)
         with pytest.raises(ConfigurationError, match="certificate verify failed"):
             await anyio.to_thread.run_sync(look, others)
+
+
+async def test_a_server_older_than_is_supported_is_refused(
+    config: PostgresConfig, clock: Clock
+) -> None:
+    with patch("psycopg.ConnectionInfo.server_version", log.OLDEST_SERVER):
+        check(JournalConfig(postgres=config))
+    with patch("psycopg.ConnectionInfo.server_version", log.OLDEST_SERVER - 1):
+        for use in (check, partial(PostgresJournal, now=clock)):
+            with pytest.raises(ConfigurationError, match=r"is version 13; .* needs 14 or later"):
+                use(JournalConfig(postgres=config))
 
 
 async def test_a_pool_of_connections_is_refused(config: PostgresConfig, clock: Clock) -> None:
