@@ -18,9 +18,10 @@ import asyncio
 import logging
 import math
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,6 +36,8 @@ from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
     from meup_agent.gateway.config import Config, SpaceConfig
     from meup_agent.gateway.journal.nats.link import Link
 
@@ -267,23 +270,19 @@ class ClusterMembership:
 
     def follow(self, spaces: Iterable[str]) -> None:
         """Have read the logs of these spaces of others, and follow them."""
-        follows = sorted(spaces)
-        if self._own.follows != follows:
-            self._own.follows = follows
-            self._tell()
+        self._say("follows", spaces)
 
     def refuse(self, spaces: Iterable[str]) -> None:
         """Let others begin spaces that could not be begun here a moment ago."""
-        refused = sorted(spaces)
-        if self._own.refused != refused:
-            self._own.refused = refused
-            self._tell()
+        self._say("refused", spaces)
 
     def begin(self, spaces: Iterable[str]) -> None:
         """Be about to have spaces."""
-        begins = sorted(spaces)
-        if self._own.begins != begins:
-            self._own.begins = begins
+        self._say("begins", spaces)
+
+    def _say(self, what: str, spaces: Iterable[str]) -> None:
+        if getattr(self._own, what) != (named := sorted(spaces)):
+            setattr(self._own, what, named)
             self._tell()
 
     def suspect(self, nonce: str) -> None:
@@ -309,8 +308,8 @@ class ClusterMembership:
         Raises:
             ConfigurationError: One of them has another configuration.
         """
-        await self._subscribe("beat", self._on_heartbeat)
-        await self._subscribe(f"ask.{self.nonce}", self._on_question)
+        await self._subscribe("beat", lambda message: self._hear(message.data))
+        await self._subscribe(f"ask.{self.nonce}", self._tell_parts)
         said = await self.link.do(self.link.request(self._subject("hello"), b"", HELLO_SECONDS))
         if said is not None:
             self._hear(said)
@@ -327,7 +326,7 @@ class ClusterMembership:
         for known in tuple(self._others.values()):
             if known.heartbeat.config != self._own.config:
                 await self._check(known.heartbeat)
-        await self._subscribe("hello", self._on_hello)
+        await self._subscribe("hello", lambda message: self._answer(message, self._own))
         if self._others:
             names = ", ".join(sorted(ascii(each.heartbeat.node) for each in self._others.values()))
             log.info("there are other gateways: %s", names)
@@ -335,12 +334,15 @@ class ClusterMembership:
 
     def end(self) -> None:
         """Be there no more."""
+        from meup_agent.gateway.journal.nats.link import unsubscribe  # which needs NATS's library
+
         self._has_ended = True
         for task in (self._ticking, *self._asking.values()):
             if task is not None:
                 task.cancel()
         subscriptions, self._subscriptions = self._subscriptions, []
-        self.link.call(lambda: asyncio.ensure_future(_unsubscribe(subscriptions)))
+        for each in subscriptions:
+            self.link.begin(partial(unsubscribe, each))
 
     async def _check(self, other: NodeHeartbeat) -> None:
         answer = await self._ask(other.nonce, HELLO_SECONDS)
@@ -369,19 +371,6 @@ class ClusterMembership:
                 )
             self.changed.notify_all()
         return parts
-
-    # --- what comes in, in the link's thread ----------------------------------------------------
-
-    async def _on_heartbeat(self, message: Any) -> None:
-        self._to_loop(self._hear, message.data)
-
-    async def _on_hello(self, message: Any) -> None:
-        self._to_loop(self._answer, message.reply, lambda: _encode(self._own))
-
-    async def _on_question(self, message: Any) -> None:
-        # On the gateway's loop, so that one that does not come round does not answer.
-        answer = self._answer, message.reply, lambda: _encode(dict(self.parts)), message.data
-        self._to_loop(*answer)
 
     # --- who is there ---------------------------------------------------------------------------
 
@@ -490,42 +479,41 @@ class ClusterMembership:
         self.changed.notify_all()
 
     def _publish_own(self) -> None:
+        self._publish(self._subject("beat"), self._own)
+
+    def _tell_parts(self, message: Msg) -> None:
+        self._answer(message, dict(self.parts), message.data)
+
+    def _answer(self, message: Msg, content: object, question: bytes = b"") -> None:
+        if message.reply:
+            self._publish(message.reply, content, question)
+
+    def _publish(self, subject: str, content: object, question: bytes = b"") -> None:
         if not self._has_ended:
-            message = self._signer.sign(_encode(self._own))
-            self.link.call(lambda: asyncio.ensure_future(self._publish(message)))
+            said = self._signer.sign(_encode(content), question)
+            self.link.begin(partial(self._send, subject, said))
 
-    async def _publish(self, message: bytes) -> None:
-        with suppress(Exception):  # the next one comes in a moment
-            await self.link.client.publish(self._subject("beat"), message)
-
-    def _answer(self, reply: str, body: Callable[[], bytes], question: bytes = b"") -> None:
-        if reply and not self._has_ended:
-            said = self._signer.sign(body(), question)
-            self.link.call(lambda: asyncio.ensure_future(self._reply(reply, said)))
-
-    async def _reply(self, reply: str, body: bytes) -> None:
-        with suppress(Exception):  # who asked asks again
-            await self.link.client.publish(reply, body)
+    async def _send(self, subject: str, said: bytes) -> None:
+        with suppress(Exception):  # the next one comes in a moment, and who asked asks again
+            await self.link.client.publish(subject, said)
 
     # --- between the threads --------------------------------------------------------------------
 
     def _subject(self, what: str) -> str:
         return f"{self.prefix}.{what}"
 
-    def _to_loop(self, then: Callable[..., object], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(then, *arguments)
+    async def _subscribe(self, what: str, then: Callable[[Msg], None]) -> None:
+        """Have what comes at a subject taken on the gateway's loop.
 
-    async def _subscribe(self, what: str, then: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
-        self._subscriptions.append(
-            await self.link.do(self.link.subscribe(self._subject(what), then))
-        )
+        So one that does not come round neither hears nor answers.
+        """
 
+        async def take(message: Msg) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(then, message)
 
-async def _unsubscribe(subscriptions: Iterable[Any]) -> None:
-    for each in subscriptions:
-        with suppress(Exception):
-            await each.unsubscribe()
+        subscribing = self.link.subscribe(self._subject(what), take)
+        self._subscriptions.append(await self.link.do(subscribing))
 
 
 async def find_owner(link: Link, prefix: str) -> str | None:

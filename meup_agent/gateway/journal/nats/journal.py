@@ -6,8 +6,10 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import aclosing
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
@@ -33,11 +35,10 @@ from meup_agent.gateway.journal.nats.log import (
 )
 from meup_agent.gateway.journal.nats.records import (
     FORMAT,
-    Batch,
+    MAX_BATCH,
     Checkpoint,
     ForeignMessage,
     Ownership,
-    decode_message,
     encode_entry,
     read_batch,
 )
@@ -56,8 +57,6 @@ from meup_agent.protocol.space.journal import (
     NumberRange,
     ProposalChange,
     Recovered,
-    ignore,
-    without_marks,
 )
 
 if TYPE_CHECKING:
@@ -315,41 +314,19 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         known = self._space(space)
         if known.is_folded:
             return Recovered(dict(known.facts), ())
-        found = tuple(self._latest_entries(known, since, limit)) if limit else ()
-        older = () if open_at is None else self._older(known, found)
-        return Recovered(dict(known.facts), found, older)
-
-    def _latest_entries(self, known: KeptSpace, since: int, limit: int) -> deque[Entry]:
-        found: deque[Entry] = deque()
-        size = 0
-        for entry in self._all_entries(known, known.log.last):
+        found, size = deque[Entry](), 0
+        for entry in _entries(self._link.insist, known.log) if limit else ():
             if entry.at < since:
                 continue
             found.append(entry)
             size += len(entry.envelope.frame)
             while len(found) > limit or (size > MAX_RECOVERED_BYTES and len(found) > 1):
                 size -= len(found.popleft().envelope.frame)
-        return found
-
-    def _older(self, known: KeptSpace, found: Sequence[Entry]) -> Iterator[Entry]:
         # It does not tell those about what is open from the others, so it hands all over.
         before = found[0].seq if found else known.log.latest + 1
-        for entry in self._all_entries(known, known.log.sequence(before)):
-            if entry.seq < before:
-                yield entry
-
-    def _all_entries(self, known: KeptSpace, last: int) -> Iterator[Entry]:
-        """Each entry up to a message, read while the caller waits."""
-        space_log = known.log
-
-        async def read(first: int) -> list[tuple[int, Batch]]:
-            until = min(first + PAGE - 1, last)
-            return [each async for each in space_log.batches(first, until)]
-
-        for first in range(space_log.first, last + 1, PAGE):
-            for number, batch in self._link.insist(partial(read, first)):
-                for entry, _ in read_batch(space_log.space, number, batch):
-                    yield entry
+        all_entries = () if open_at is None else _entries(self._link.insist, known.log)
+        older = takewhile(lambda entry: entry.seq < before, all_entries)
+        return Recovered(dict(known.facts), tuple(found), older)
 
     def replace_facts(self, space: str, facts: dict[str, Any], seen: dict[str, int]) -> None:
         """Let a space hold these facts and marks, and not those that its entries made.
@@ -460,7 +437,11 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
 
     async def _write(self, known: KeptSpace, checkpoint: Checkpoint) -> None:
         """Write one down, or try again later; in the link's thread."""
-        if not await _write(known.log, checkpoint):
+        try:
+            await known.log.write_checkpoint(checkpoint)
+        except Exception as error:
+            # The next one has it, and a start reads the log after the last one.
+            log.warning("the facts of space %r are not written down: %s", known.log.space, error)
             self._to_loop(self._note_unwritten, known, 0)
 
     def _checkpoint(self, known: KeptSpace) -> Checkpoint:
@@ -472,7 +453,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         for known in self._spaces.values():
             if known.timer is not None or self._forgets:
                 try:
-                    self._link.wait(_write(known.log, self._checkpoint(known)), CLOSE_SECONDS)
+                    self._link.wait(self._write(known, self._checkpoint(known)), CLOSE_SECONDS)
                 except ConfigurationError as error:
                     log.warning("the facts of space %r are not written: %s", known.log.space, error)
 
@@ -480,16 +461,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
 def _encoded(waiting: LoggedEntry) -> Waiting:
     encoded = encode_entry(waiting.at, waiting.envelope, waiting.facts, waiting.changes)
     return Waiting(encoded, len(encoded))
-
-
-async def _write(space_log: SpaceLog, checkpoint: Checkpoint) -> bool:
-    try:
-        await space_log.write_checkpoint(checkpoint)
-    except Exception as error:
-        # The next one has it, and a start reads the log after the last one.
-        log.warning("the facts of space %r are not written down: %s", space_log.space, error)
-        return False
-    return True
 
 
 SPARE_BYTES: Final = 64 * 1024
@@ -545,7 +516,7 @@ class NatsArchive(ServerArchive):
         try:
             self._wait(self._link.find_jetstream)
             for space in spaces:
-                log = SpaceLog(self._link, config, space, int, _ignore_kept, ignore)
+                log = SpaceLog(self._link, config, space)
                 if self._wait(log.look):
                     self._logs[space] = log
         except BaseException:
@@ -560,11 +531,6 @@ class NatsArchive(ServerArchive):
     def damaged(self) -> list[NumberRange]:
         return sorted(each for log in self._logs.values() for each in log.damaged)
 
-    @property
-    def link(self) -> Link:
-        """The connection."""
-        return self._link
-
     def log_of(self, space: str) -> SpaceLog:
         """The stream of a space."""
         return self._logs[space]
@@ -577,15 +543,15 @@ class NatsArchive(ServerArchive):
         log = self._logs[space]
         low, high = log.first, log.last + 1
         while low < high:
-            # Of the messages below `low` all entries are older, of those from `high` on none.
+            # Below `low` all entries are older; the last one of the first message with any that
+            # comes from `high` on is not.
             middle = (low + high) // 2
-            times = self._wait(partial(_times, log, middle))
-            if times is not None and times[1] < at:
-                low = times[0] + 1
+            last = self._wait(partial(_last_of_next, log, middle))
+            if last is not None and last.at < at:
+                low = log.sequence(last.seq) + 1
             else:
                 high = middle
-        until = min(log.number(low + 1), log.latest)
-        entries = self.read(space, after=log.number(low) - 1, until=until, limit=PAGE)
+        entries = self.read(space, after=log.number(low) - 1, until=log.latest, limit=MAX_BATCH)
         older = [entry.seq for entry in entries if entry.at < at]
         return older[-1] if older else log.number(low) - 1
 
@@ -594,16 +560,11 @@ class NatsArchive(ServerArchive):
         return self._wait(page)
 
     def facts(self, space: str) -> dict[str, dict[str, Any]]:
-        log, checkpoint = self._logs[space], self._checkpoint(space)
-        found = dict(checkpoint.facts)
-        for first in range(max(checkpoint.until + 1, log.first), log.last + 1, PAGE):
-            for entry in self._wait(partial(_entries, log, first)):
-                for key, value in without_marks(entry.facts):
-                    if value is None:
-                        found.pop(key, None)
-                    else:
-                        found[key] = value
-        return found
+        checkpoint = self._checkpoint(space)
+        kept = KeptSpace(self._logs[space], checkpoint.facts)
+        for entry in _entries(self._wait, kept.log, checkpoint.until + 1):
+            kept.hold(entry.facts)
+        return kept.facts
 
     def seen(self, space: str) -> dict[str, int]:
         return self._checkpoint(space).seen
@@ -615,8 +576,7 @@ class NatsArchive(ServerArchive):
 
     def has_grown(self, space: str) -> bool:
         log = self._logs[space]
-        info = self._wait(partial(self._link.ask, f"STREAM.INFO.{log.stream}"))
-        return bool(info["state"]["last_seq"] != log.last)
+        return self._wait(log.refresh) != log.last
 
     def is_part(self, space: str) -> bool:
         return self._logs[space].is_copied_to
@@ -639,29 +599,28 @@ class NatsArchive(ServerArchive):
             raise ConfigurationError(f"{self._link.place} cannot be read: {error}") from None
 
 
-def _ignore_kept(log: SpaceLog, sequence: int, count: int) -> None:
-    """Nothing is appended, so nothing is kept."""
-
-
-async def _times(log: SpaceLog, sequence: int) -> tuple[int, int] | None:
-    """The sequence and the time of a message, or of the first one after it that is there."""
-    async for message in log.messages(sequence, log.last):
-        content = decode_message(message.sequence, message.body)
-        if isinstance(content, Ownership):
-            return message.sequence, content.at
-        entries = [entry for entry, _ in _read(log, message.sequence, content)]
-        return message.sequence, entries[-1].at if entries else 0
+async def _last_of_next(log: SpaceLog, sequence: int) -> Entry | None:
+    """The last entry of a message, or of the first one after it that has any."""
+    async with aclosing(log.batches(sequence, log.last)) as batches:
+        async for number, batch in batches:
+            for entry, _ in reversed([*read_batch(log.space, number, batch)]):
+                return entry
     return None
 
 
-async def _entries(log: SpaceLog, first: int) -> list[Entry]:
-    """The entries of a page of messages."""
-    return [
-        entry
-        async for number, batch in log.batches(first, min(first + PAGE - 1, log.last))
-        for entry, _ in read_batch(log.space, number, batch)
-    ]
+def _entries(
+    wait: Callable[[Callable[[], Coroutine[Any, Any, list[Entry]]]], list[Entry]],
+    log: SpaceLog,
+    begin: int = 0,
+) -> Iterator[Entry]:
+    """Each entry of a log from a message on, read while the caller waits."""
 
+    async def read(first: int) -> list[Entry]:
+        return [
+            entry
+            async for number, batch in log.batches(first, min(first + PAGE - 1, log.last))
+            for entry, _ in read_batch(log.space, number, batch)
+        ]
 
-def _read(log: SpaceLog, sequence: int, batch: Batch) -> Iterator[tuple[Entry, object]]:
-    return read_batch(log.space, log.number(sequence), batch)
+    for first in range(max(begin, log.first), log.last + 1, PAGE):
+        yield from wait(partial(read, first))

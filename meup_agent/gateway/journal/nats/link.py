@@ -600,8 +600,7 @@ class Link:
         except AWAY as error:
             raise NoAnswer(why(error)) from None
         finally:
-            with suppress(Exception):
-                await subscription.unsubscribe()
+            await unsubscribe(subscription)
         if status == "503":
             raise NoAnswer("no server has the stream")
         for message in found:
@@ -664,6 +663,12 @@ class Link:
     def _tell(self, problem: str) -> None:
         for told in tuple(self.on_away):
             told(problem)
+
+
+async def unsubscribe(subscription: Any) -> None:
+    """End a subscription."""
+    with suppress(Exception):  # where the connection is away, there is nothing to say
+        await subscription.unsubscribe()
 
 
 async def _ignore(_: Exception) -> None:

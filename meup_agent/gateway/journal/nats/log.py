@@ -17,7 +17,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,6 +29,7 @@ from meup_agent.gateway.journal.nats.link import (
     Link,
     NoAnswer,
     Published,
+    unsubscribe,
 )
 from meup_agent.gateway.journal.nats.records import (
     FORMAT,
@@ -48,7 +49,7 @@ from meup_agent.gateway.journal.nats.records import (
     token_of,
 )
 from meup_agent.gateway.journal.waiting import Lost, Replaced
-from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, NumberRange
+from meup_agent.protocol.space.journal import MAX_PAGE_BYTES, Entry, NumberRange, ignore
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -221,13 +222,8 @@ class LogTail:
     def _close(self) -> None:
         if self._subscription is not None:
             # Not at once: this may be within what the subscription calls.
-            self._closing = asyncio.ensure_future(_unsubscribe(self._subscription))
+            self._closing = asyncio.ensure_future(unsubscribe(self._subscription))
             self._subscription = None
-
-
-async def _unsubscribe(subscription: Any) -> None:
-    with suppress(Exception):  # where the connection is away, there is nothing to say
-        await subscription.unsubscribe()
 
 
 log = logging.getLogger("meup_agent.gateway")
@@ -312,39 +308,36 @@ class SpaceLog:
     link: Link
     config: NatsConfig
     space: str
-    now: Callable[[], int]
+    # Who only reads it needs none of these.
+    now: Callable[[], int] = int
     # Called with the last sequence, and how many entries it took.
-    on_kept: Callable[[SpaceLog, int, int], None]
-    on_lost: Callable[[str], None]
+    on_kept: Callable[[SpaceLog, int, int], None] = lambda *_: None
+    on_lost: Callable[[str], None] = ignore
     is_copy: bool = False  # another journal is copied into it, and no gateway uses it
-    accepts_damage: bool = field(default=False, init=False)
-    is_copied_to: bool = field(default=False, init=False)  # that has begun, and is not over
-    base: int = field(default=0, init=False)
-    first: int = field(default=1, init=False)  # the sequence of the oldest message
-    last: int = field(default=0, init=False)  # of the last message that is known to be there
-    epoch: int = field(default=0, init=False)
-    latest: int = field(default=0, init=False)  # the number of the last entry
-    size: int = field(default=0, init=False)  # bytes in the stream
-    damaged: list[NumberRange] = field(default_factory=list[NumberRange], init=False)
-    waiting: deque[Waiting] = field(default_factory=deque[Waiting], init=False)
-    ended: bool = field(default=False, init=False)
-    format: int = field(default=FORMAT, init=False)  # in which batches are written
-    is_replaced: bool = field(default=False, init=False)
-    tail: LogTail | None = field(default=None, init=False)
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]], init=False)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)  # to look or to write
-    _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _facts_turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
-    @property
-    def stream(self) -> str:
+    def __post_init__(self) -> None:
+        token = token_of(self.space)
+        self.stream = f"{self.config.prefix}-{token}"
         """The name of the stream."""
-        return f"{self.config.prefix}-{token_of(self.space)}"
-
-    @property
-    def subject(self) -> str:
+        self.subject = f"{self.config.prefix}.log.{token}"
         """The one subject of its messages."""
-        return f"{self.config.prefix}.log.{token_of(self.space)}"
+        self.accepts_damage = False
+        self.is_copied_to = False  # that has begun, and is not over
+        self.base = 0
+        self.first = 1  # the sequence of the oldest message
+        self.last = 0  # of the last message that is known to be there
+        self.epoch = 0
+        self.latest = 0  # the number of the last entry
+        self.size = 0  # bytes in the stream
+        self.damaged = list[NumberRange]()
+        self.waiting = deque[Waiting]()
+        self.ended = self.is_replaced = False
+        self.format = FORMAT  # in which batches are written
+        self.tail: LogTail | None = None
+        self._tasks = list[asyncio.Task[None]]()
+        self._turn = asyncio.Lock()  # to look or to write
+        self._more = asyncio.Event()
+        self._facts_turn = asyncio.Lock()
 
     # --- numbers ------------------------------------------------------------------------------
 
@@ -370,28 +363,26 @@ class SpaceLog:
             ConfigurationError: It cannot be used.
         """
         self.accepts_damage = journal.accept_damage
-        try:
-            deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
-            while True:
-                try:
-                    await self._find(journal)
-                    await self._own(ownership)
-                    break
-                except (NoAnswer, ApiError) as error:
-                    passes = isinstance(error, NoAnswer) or error.code in _UNSURE
-                    if not passes or asyncio.get_running_loop().time() > deadline:
-                        raise
-                await asyncio.sleep(RETRY_SECONDS)
-        except ApiError as error:
-            raise ConfigurationError(
-                f"journal.nats: {self.link.place} refuses the stream {self.stream}: {error}"
-                + _advice(error, self.config)
-            ) from None
-        except NoAnswer as error:
-            raise ConfigurationError(
-                f"journal.nats: {self.link.place} does not answer about the stream {self.stream}"
-                f" ({error}); look at its log, and whether JetStream is enabled"
-            ) from None
+        now = asyncio.get_running_loop().time
+        deadline = now() + INSIST_SECONDS
+        while True:
+            try:
+                await self._find(journal)
+                return await self._own(ownership)
+            except ApiError as error:
+                if error.code not in _UNSURE or now() > deadline:
+                    raise ConfigurationError(
+                        f"journal.nats: {self.link.place} refuses the stream {self.stream}: {error}"
+                        + _advice(error, self.config)
+                    ) from None
+            except NoAnswer as error:
+                if now() > deadline:
+                    raise ConfigurationError(
+                        f"journal.nats: {self.link.place} does not answer about the stream"
+                        f" {self.stream} ({error}); look at its log, and whether JetStream is"
+                        " enabled"
+                    ) from None
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def look(self) -> bool:
         """Learn what the stream holds, and change nothing; false if there is none.
@@ -449,9 +440,13 @@ class SpaceLog:
 
     async def end_copy(self) -> None:
         """Say that the log holds all that was to be copied into it."""
-        found = (await self.link.ask(f"STREAM.INFO.{self.stream}"))["config"]
+        found = (await self.ask("INFO"))["config"]
         metadata = {key: value for key, value in found["metadata"].items() if key != COPYING}
-        await self.link.ask(f"STREAM.UPDATE.{self.stream}", {**found, "metadata": metadata})
+        await self.ask("UPDATE", {**found, "metadata": metadata})
+
+    async def ask(self, what: str, question: object = None) -> dict[str, Any]:
+        """Ask JetStream about the stream, as :meth:`~.link.Link.ask` does."""
+        return await self.link.ask(f"STREAM.{what}.{self.stream}", question)
 
     async def _find(self, journal: JournalConfig) -> None:
         """Find the stream, or make it, and read what it says of itself."""
@@ -462,27 +457,22 @@ class SpaceLog:
             if self.is_copy:
                 metadata[COPYING] = "1"
             made = {**wanted, "metadata": metadata, "deny_delete": True, "deny_purge": True}
-            info = await self._make(made)
+            try:
+                info = await self.ask("CREATE", made)
+            except ApiError as error:
+                if error.code != STREAM_EXISTS:
+                    raise
+                info = await self.ask("INFO")  # another gateway was faster
         found = self._read_info(info)
         if not self.is_copy:
             self.refuse_copy()
         changed = {key: value for key, value in wanted.items() if found.get(key) != value}
         if changed:
-            info = await self.link.ask(f"STREAM.UPDATE.{self.stream}", {**found, **changed})
-            self._read_state(info["state"])
-
-    async def _make(self, made: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return await self.link.ask(f"STREAM.CREATE.{self.stream}", made)
-        except ApiError as error:
-            if error.code != STREAM_EXISTS:
-                raise
-        # Another gateway was faster.
-        return await self.link.ask(f"STREAM.INFO.{self.stream}")
+            self._read_state(await self.ask("UPDATE", {**found, **changed}))
 
     async def _ask_about(self) -> dict[str, Any] | None:
         try:
-            return await self.link.ask(f"STREAM.INFO.{self.stream}")
+            return await self.ask("INFO")
         except ApiError as error:
             if error.code != STREAM_NOT_FOUND:
                 raise
@@ -507,7 +497,7 @@ class SpaceLog:
             )
         self.base = int(base)
         self.is_copied_to = COPYING in kept
-        self._read_state(info["state"])
+        self._read_state(info)
         return found
 
     def _wanted(self, journal: JournalConfig) -> dict[str, Any]:
@@ -525,10 +515,15 @@ class SpaceLog:
             "allow_direct": True,
         }
 
-    def _read_state(self, state: dict[str, Any]) -> None:
-        self.first = max(1, state["first_seq"])
-        self.last = state["last_seq"]
-        self.size = state["bytes"]
+    def _read_state(self, info: dict[str, Any]) -> None:
+        self.last = self._read_begin(info)
+
+    def _read_begin(self, info: dict[str, Any]) -> int:
+        """Take in what the stream has forgotten; the sequence of its last message."""
+        state = info["state"]
+        self.first, self.size = max(1, state["first_seq"]), state["bytes"]
+        last: int = state["last_seq"]
+        return last
 
     async def _own(self, ownership: Ownership) -> None:
         """Append that this gateway owns the space from here on."""
@@ -542,7 +537,7 @@ class SpaceLog:
             else:
                 self.last = self.epoch
                 return
-            self._read_state((await self.link.ask(f"STREAM.INFO.{self.stream}"))["state"])
+            self._read_state(await self.ask("INFO"))
         raise ConfigurationError(
             f"another gateway writes to the stream {self.stream} all the time; stop it"
         )
@@ -550,14 +545,17 @@ class SpaceLog:
     async def _find_latest(self) -> int:
         """The number of the last entry, which stands before messages without any."""
         for sequence in range(self.last, self.first - 1, -1):
-            async for message in self.link.fetch(
-                self.stream, sequence, count=1, max_bytes=MAX_PAGE_BYTES
-            ):
-                if message.sequence == sequence:
-                    content = decode_message(sequence, message.body)
-                    if isinstance(content, Batch):
-                        return self.number(sequence, len(content.entries) - 1)
+            found = await self._fetch_one(sequence)
+            if found is not None and found.sequence == sequence:
+                content = decode_message(*found)
+                if isinstance(content, Batch):
+                    return self.number(sequence, len(content.entries) - 1)
         return self.floor
+
+    async def _fetch_one(self, sequence: int) -> Published | None:
+        """The message with a sequence, or the first behind it; ``None``: neither is there."""
+        fetched = self.link.fetch(self.stream, sequence, count=1, max_bytes=MAX_PAGE_BYTES)
+        return next(iter([each async for each in fetched]), None)
 
     # --- appending ----------------------------------------------------------------------------
 
@@ -641,8 +639,14 @@ class SpaceLog:
         """Append a message, after an attempt that failed, or without one; as :meth:`_append`."""
         while True:
             if failed is not None:
+                if isinstance(failed, NoAnswer) or failed.code in _UNSURE:
+                    await asyncio.sleep(RETRY_SECONDS)
+                elif failed.code != WRONG_LAST_SEQUENCE:
+                    raise Lost(
+                        f"the stream {self.stream} takes nothing more: {failed}"
+                        f"{_advice(failed, self.config)}"
+                    )
                 # Whether it is there says the log alone.
-                await self._pause_after(failed)
                 sequence = await self._read_back(body)
                 if sequence is not None:
                     return sequence
@@ -650,17 +654,6 @@ class SpaceLog:
                 return await self.link.publish(self.stream, self.subject, body, self.last)
             except (ApiError, NoAnswer) as error:
                 failed = error
-
-    async def _pause_after(self, failed: ApiError | NoAnswer) -> None:
-        if isinstance(failed, ApiError):
-            if failed.code == WRONG_LAST_SEQUENCE:
-                return
-            if failed.code not in _UNSURE:
-                raise Lost(
-                    f"the stream {self.stream} takes nothing more: {failed}"
-                    f"{_advice(failed, self.config)}"
-                )
-        await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_back(self, body: bytes) -> int | None:
         """The sequence of a message that is in the log behind all that is known of it, or ``None``.
@@ -671,8 +664,7 @@ class SpaceLog:
         deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
         while True:
             with suppress(NoAnswer, ApiError):
-                info = await self.link.ask(f"STREAM.INFO.{self.stream}")
-                end: int = info["state"]["last_seq"]
+                end: int = (await self.ask("INFO"))["state"]["last_seq"]
                 if end == self.last:
                     return None
                 if end < self.last:
@@ -682,16 +674,8 @@ class SpaceLog:
                             f"the stream {self.stream} ends with message {end}, and had"
                             f" {self.last}: its server has lost what was accepted"
                         )
-                    await asyncio.sleep(RETRY_SECONDS)
-                    continue
-                found = [
-                    each
-                    async for each in self.link.fetch(
-                        self.stream, self.last + 1, count=1, max_bytes=MAX_PAGE_BYTES
-                    )
-                ]
-                if found:
-                    return self._judge(found[0], body)
+                elif (found := await self._fetch_one(self.last + 1)) is not None:
+                    return self._judge(found, body)
             await asyncio.sleep(RETRY_SECONDS)
 
     def _judge(self, found: Published, body: bytes) -> int:
@@ -752,11 +736,7 @@ class SpaceLog:
 
     async def refresh(self) -> int:
         """Learn what the stream has forgotten; the sequence of its last message."""
-        state = (await self.link.ask(f"STREAM.INFO.{self.stream}"))["state"]
-        self.first = max(1, state["first_seq"])
-        self.size = state["bytes"]
-        last: int = state["last_seq"]
-        return last
+        return self._read_begin(await self.ask("INFO"))
 
     async def batches(self, first: int, last: int) -> AsyncGenerator[tuple[int, Batch]]:
         """The batches of messages with such sequences, and the number of the first entry of each.
@@ -847,11 +827,11 @@ class SpaceLog:
 
         token = token_of(self.space)
         bucket = await self.link.bucket(self._bucket)
-        if bucket is None:
-            return Checkpoint(0, {})
         try:
-            head = (await bucket.get(token)).value or b""
+            head = None if bucket is None else (await bucket.get(token)).value or b""
         except KeyNotFoundError:
+            head = None
+        if head is None:
             return Checkpoint(0, {})
         try:
             count, _, generation = head.decode().partition(" ")
@@ -860,7 +840,8 @@ class SpaceLog:
                 for part in range(int(count))
             ]
             body = b"".join(parts)
-            if generation.count("-") > 1 and _short_digest(body) != generation.split("-")[1]:
+            _, digest, _ = generation.split("-")
+            if _short_digest(body) != digest:
                 raise ValueError("they are not what was written down")
             found = decode_checkpoint(body)
         except KeyNotFoundError:
@@ -895,10 +876,8 @@ class SpaceLog:
         bucket = await self.link.bucket(self._bucket, replicas=self.config.replicas)
         body = encode_checkpoint(checkpoint)
         # With its digest: parts of two of them are never taken for one.
-        token, generation = (
-            token_of(self.space),
-            f"{checkpoint.until}-{_short_digest(body)}-{self.epoch}",
-        )
+        token = token_of(self.space)
+        generation = f"{checkpoint.until}-{_short_digest(body)}-{self.epoch}"
         parts = [body[at : at + CHUNK] for at in range(0, len(body), CHUNK)]
         async with self._facts_turn:
             before, revision = b"", 0
