@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -22,7 +21,6 @@ from meup_agent.gateway.journal.nats.records import (
     decode_message,
     read_batch,
 )
-from meup_agent.protocol.space.journal import ignore
 from meup_agent.protocol.wire import kinds
 
 T = TypeVar("T")
@@ -43,9 +41,9 @@ class LogReader:
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self._config = NatsConfig(servers=tuple(urls), prefix=PREFIX)
-        self._link = Link(self._config)
-        self._log = SpaceLog(self._link, self._config, SPACE, lambda: 0, _ignore, ignore)
+        config = NatsConfig(servers=tuple(urls), prefix=PREFIX)
+        self._link = Link(config)
+        self._log = SpaceLog(self._link, config, SPACE)
         self._at = 0
         self.entries: list[ReadEntry] = []
         self.owners: list[LogOwner] = []
@@ -80,7 +78,7 @@ class LogReader:
 
     async def _info(self) -> dict[str, Any]:
         try:
-            return await self._link.ask(f"STREAM.INFO.{self._log.stream}")
+            return await self._log.ask("INFO")
         except ApiError as error:
             # A cluster that has no leader for the moment says no; that passes.
             raise NoAnswer(str(error)) from None
@@ -111,10 +109,6 @@ class LogReader:
                     entry.seq, envelope.id, envelope.sender, envelope.kind, envelope.correlation
                 )
             )
-
-
-def _ignore(log: SpaceLog, sequence: int, count: int) -> None:
-    pass
 
 
 class Stall(NamedTuple):
@@ -224,124 +218,123 @@ async def _until(condition: Callable[[], bool], otherwise: str, seconds: float) 
     raise NoProgress(otherwise)
 
 
-@dataclass
-class CheckResult:
-    """The result of the check: counts, and a list of each kind of mistake."""
+MISTAKES: Final = (
+    "lost",
+    "twice",
+    "out of order",
+    "fulfilled twice",
+    "refused and accepted",
+    "read, not in the stream",
+    "by a former owner",
+    "carried out twice",
+    "calls without an end",
+)
+"""Their kinds."""
 
-    said: int = 0
-    accepted: int = 0
-    entries: int = 0
-    seen: list[int] = field(default_factory=list[int])  # entries, by each member
-    lost: list[str] = field(default_factory=list[str])
-    twice: list[str] = field(default_factory=list[str])
-    out_of_order: list[str] = field(default_factory=list[str])
-    claimed_twice: list[str] = field(default_factory=list[str])
-    refused_and_accepted: list[str] = field(default_factory=list[str])
-    different: list[str] = field(default_factory=list[str])
-    foreign: list[str] = field(default_factory=list[str])
-    handled_twice: list[str] = field(default_factory=list[str])
-    waits_left: list[str] = field(default_factory=list[str])
+Mistake = tuple[str, str]
+"""A kind, and the sentence."""
 
-    @property
-    def mistakes(self) -> dict[str, list[str]]:
-        """The mistakes, by the name of their kind."""
-        return {
-            "lost": self.lost,
-            "twice": self.twice,
-            "out of order": self.out_of_order,
-            "fulfilled twice": self.claimed_twice,
-            "refused and accepted": self.refused_and_accepted,
-            "read, not in the stream": self.different,
-            "by a former owner": self.foreign,
-            "carried out twice": self.handled_twice,
-            "calls without an end": self.waits_left,
-        }
+
+class CheckResult(NamedTuple):
+    """The result of the check: counts, and the mistakes, by the name of their kind."""
+
+    said: int
+    accepted: int
+    entries: int
+    seen: list[int]  # entries, by each member
+    mistakes: dict[str, list[str]]
 
     @property
     def is_right(self) -> bool:
         return not any(self.mistakes.values())
 
 
-def check_logs(reader: LogReader, records: Iterable[Record], calls: Calls) -> CheckResult:
+def check_logs(reader: LogReader, records: Sequence[Record], calls: Calls) -> CheckResult:
     """Compare the stream with what each member said and read.
 
     Every member has read to the end of the stream, or has ended.
     """
-    found = CheckResult(entries=len(reader.entries), foreign=list(reader.foreign))
-    log = reader.entries
-    times = Counter((each.sender, each.id) for each in log)
-    place = {each.seq: at for at, each in enumerate(log)}
-    if [each.seq for each in log] != sorted(place):
-        found.out_of_order.append("the numbers of the stream do not grow")
-    by_sender: dict[str, list[str]] = {}
-    for each in log:
-        by_sender.setdefault(each.sender, []).append(each.id)
-    for record in records:
-        _check_said(record, times, by_sender.get(record.name, []), found)
-        _check_heard(record, log, place, found)
-    _check_calls(log, calls, found)
-    return found
-
-
-def _check_said(
-    record: Record, times: Counter[tuple[str, str]], there: list[str], found: CheckResult
-) -> None:
-    found.said += len(record.said)
-    for id_ in record.said:
-        count = times[record.name, id_]
-        if id_ in record.accepted:
-            found.accepted += 1
-            if not count:
-                found.lost.append(f"{id_} of {record.name}, which was accepted")
-        if count > 1:
-            found.twice.append(f"{id_} of {record.name} is in the stream {count} times")
-    in_log = [each for each in there if each in record.said]
-    if in_log != [each for each in record.said if times[record.name, each]]:
-        found.out_of_order.append(f"{record.name} said it in another order")
-    found.refused_and_accepted.extend(
-        f"{id_} of {record.name}" for id_ in record.refused if times[record.name, id_]
+    mistakes = {kind: list[str]() for kind in MISTAKES}
+    for kind, sentence in _find_mistakes(reader, records, calls):
+        mistakes[kind].append(sentence)
+    return CheckResult(
+        sum(len(each.said) for each in records),
+        sum(len(each.said.keys() & each.accepted) for each in records),
+        len(reader.entries),
+        [len(each.heard) for each in records],
+        mistakes,
     )
 
 
-def _check_heard(
-    record: Record, log: list[ReadEntry], place: dict[int, int], found: CheckResult
-) -> None:
+def _find_mistakes(reader: LogReader, records: Sequence[Record], calls: Calls) -> Iterator[Mistake]:
+    log = reader.entries
+    yield from (("by a former owner", each) for each in reader.foreign)
+    times = Counter((each.sender, each.id) for each in log)
+    place = {each.seq: at for at, each in enumerate(log)}
+    if [each.seq for each in log] != sorted(place):
+        yield "out of order", "the numbers of the stream do not grow"
+    for record in records:
+        there = [each.id for each in log if each.sender == record.name]
+        yield from _check_said(record, times, there)
+        yield from _check_heard(record, log, place)
+    yield from _check_calls(log, calls)
+
+
+def _check_said(
+    record: Record, times: Counter[tuple[str, str]], there: list[str]
+) -> Iterator[Mistake]:
+    for id_ in record.said:
+        count = times[record.name, id_]
+        if id_ in record.accepted and not count:
+            yield "lost", f"{id_} of {record.name}, which was accepted"
+        if count > 1:
+            yield "twice", f"{id_} of {record.name} is in the stream {count} times"
+    if [each for each in there if each in record.said] != [
+        each for each in record.said if times[record.name, each]
+    ]:
+        yield "out of order", f"{record.name} said it in another order"
+    for id_ in record.refused:
+        if times[record.name, id_]:
+            yield "refused and accepted", f"{id_} of {record.name}"
+
+
+def _check_heard(record: Record, log: list[ReadEntry], place: dict[int, int]) -> Iterator[Mistake]:
     heard = record.heard
-    found.seen.append(len(heard))
     if record.gaps:
-        found.lost.append(f"{record.name} was told of {record.gaps} gaps")
+        yield "lost", f"{record.name} was told of {record.gaps} gaps"
     if not heard:
         return
     numbers = [each.seq for each in heard]
     for before, after in pairwise(numbers):
         if before == after:
-            found.twice.append(f"{record.name} read {after} twice")
+            yield "twice", f"{record.name} read {after} twice"
         elif before > after:
-            found.out_of_order.append(f"{record.name} read {after} after {before}")
+            yield "out of order", f"{record.name} read {after} after {before}"
+    different = "read, not in the stream"
     begin = place.get(numbers[0])
     if begin is None:
-        found.different.append(f"{record.name} read {numbers[0]}, which is not in the stream")
+        yield different, f"{record.name} read {numbers[0]}, which is not in the stream"
         return
     wanted = log[begin : place.get(numbers[-1], len(log) - 1) + 1]
     missing = {each.seq for each in wanted} - set(numbers)
-    found.lost.extend(f"{number}, which {record.name} did not read" for number in sorted(missing))
+    for number in sorted(missing):
+        yield "lost", f"{number}, which {record.name} did not read"
     if not missing and [each[:4] for each in wanted] != [each[:4] for each in heard]:
-        found.different.append(f"what {record.name} read is not what the stream has")
+        yield different, f"what {record.name} read is not what the stream has"
 
 
-def _check_calls(log: list[ReadEntry], calls: Calls, found: CheckResult) -> None:
+def _check_calls(log: list[ReadEntry], calls: Calls) -> Iterator[Mistake]:
     claims = Counter(
         about
         for each in log
         if each.sender == REVIEWER and each.kind == kinds.MCP_REQUEST
         for about in each.about
     )
-    found.claimed_twice.extend(f"{id_}" for id_, count in claims.items() if count > 1)
-    found.handled_twice.extend(
-        f"call {number} was carried out {count} times"
-        for number, count in calls.carried_out.items()
-        if count > 1
-    )
-    found.waits_left.extend(calls.failed)
+    yield from (("fulfilled twice", id_) for id_, count in claims.items() if count > 1)
+    for number, count in calls.carried_out.items():
+        if count > 1:
+            yield "carried out twice", f"call {number} was carried out {count} times"
+    for failed in calls.failed:
+        yield "calls without an end", failed
     if calls.open:
-        found.waits_left.append(f"{calls.open} calls are still waited for")
+        yield "calls without an end", f"{calls.open} calls are still waited for"

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from meup_agent.cli.cluster.checker import CheckResult, LogReader, NoProgress, RunChecker
 from meup_agent.cli.cluster.members import COUNTER, REVIEWER, AgentGroup, AgentProcess, Record
-from meup_agent.cli.cluster.programs import Cluster, cluster, start_all
+from meup_agent.cli.cluster.programs import Cluster, ClusterProgram, cluster, start_all
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.render.output import Output
 from meup_agent.transport.base import background_tasks
@@ -86,32 +86,25 @@ class Demo:
 
     async def _kill_gateway(self) -> None:
         owner = await self._checker.reader.owner()
-        await self._say(f"kill -9 {owner}, which owns the space", "bold red")
-        killed = anyio.current_time()
-        await self._cluster.gateways[owner].kill()
-        stall = await self._goes_on(f"{owner} (gateway)", killed)
-        await self._say(f"{await self._checker.reader.owner()} has taken over: {stall}", "green")
-        await self._work()
+        await self._kill(self._cluster.gateways[owner], "which owns the space", "gateway")
+        await self._work(f"{await self._checker.reader.owner()} has taken over")
 
     async def _kill_leader(self) -> None:
         leader = await self._checker.reader.leader()
-        await self._say(f"kill -9 {leader}, which leads the stream", "bold red")
-        killed = anyio.current_time()
-        await self._cluster.servers[leader].kill()
-        stall = await self._goes_on(f"{leader} (NATS)", killed)
-        await self._say(f"{await self._checker.reader.leader()} leads now: {stall}", "green")
-        await self._work()
+        await self._kill(self._cluster.servers[leader], "which leads the stream", "NATS")
+        await self._work(f"{await self._checker.reader.leader()} leads now")
 
     async def _kill_agent(self, tasks: TaskGroup) -> None:
-        await self._say(
-            f"kill -9 {self._killed_agent}, an agent in a process of its own", "bold red"
-        )
-        killed = anyio.current_time()
-        await self._separate.program.kill()
-        stall = await self._goes_on(f"{self._killed_agent} (agent)", killed)
+        await self._kill(self._separate.program, "an agent in a process of its own", "agent")
         await self._start_separate(tasks)
-        await self._say(f"{self._killed_agent} is back: {stall}", "green")
-        await self._work()
+        await self._work(f"{self._killed_agent} is back")
+
+    async def _kill(self, program: ClusterProgram, what: str, kind: str) -> None:
+        """Kill a program, and wait until all that was said before is accepted."""
+        await self._say(f"kill -9 {program.name}, {what}", "bold red")
+        killed = anyio.current_time()
+        await program.kill()
+        await self._checker.goes_on(f"{program.name} ({kind})", killed, GOES_ON_SECONDS)
 
     async def _start_separate(self, tasks: TaskGroup) -> None:
         record = Record(self._killed_agent)
@@ -123,17 +116,16 @@ class Demo:
         except TimeoutError:
             raise NoProgress(f"{self._killed_agent} does not join") from None
 
-    async def _work(self) -> None:
+    async def _work(self, since_kill: str = "") -> None:
+        if since_kill:
+            stall = self._checker.stalls[-1]
+            said = f"{since_kill}: nothing was accepted for {stall.pause:.2f} s"
+            await self._say(said, "green")
         await self._checker.works(ENOUGH, GOES_ON_SECONDS)
         count = len(self._checker.agents.calls.answered)
         await self._say(
             f"{self._checker.accepted} chats accepted, {count} calls approved and carried out"
         )
-
-    async def _goes_on(self, killed: str, since: float) -> str:
-        """Wait until all that was said before a kill is accepted; how long nothing was."""
-        stall = await self._checker.goes_on(killed, since, GOES_ON_SECONDS)
-        return f"nothing was accepted for {stall.pause:.2f} s"
 
     # --- what is shown --------------------------------------------------------------------------
 

@@ -30,12 +30,10 @@ from meup_agent.gateway.cluster.signing import Signer
 from meup_agent.gateway.config_file import load_config
 from meup_agent.gateway.limits import check_message_size
 from meup_agent.gateway.network import fit_open_files
-from meup_agent.protocol.space.journal import ignore
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config
     from meup_agent.gateway.journal.nats.link import Link
-    from meup_agent.gateway.journal.nats.log import SpaceLog
 
 HEAR_SECONDS: Final = 4 * HEARTBEAT_SECONDS
 """Time for each gateway that is there to say so."""
@@ -138,28 +136,25 @@ class _Journal:
         self._begin("JetStream")
         try:
             self._link.wait(self._link.find_jetstream())
-            yield Check("jetstream", True, self._durability(), self._monitoring_advice())
+            yield self._durability()
             yield from self._streams()
         except ConfigurationError as error:
             yield failed_check("jetstream", error)
         self._begin("other gateways")
         yield from self._gateways(self._link.wait(self._hear()))
 
-    def _durability(self) -> str:
-        copies = self._nats.replicas
+    def _durability(self) -> Check:
+        copies, said, advice = self._nats.replicas, "one server keeps each message", ""
         if copies > 1:
-            return f"it answers; {copies} servers are to keep each message"
-        if self._nats.monitoring is None:
-            return "it answers; one server keeps each message"
-        return "it answers; one server keeps each message, on its disk before it says so"
-
-    def _monitoring_advice(self) -> str:
-        if self._nats.replicas > 1 or self._nats.monitoring is not None:
-            return ""
-        return (
-            "whether a power cut takes what was accepted (sync_interval: always) is not seen from"
-            " here: give its monitoring port (journal.nats.monitoring)"
-        )
+            said = f"{copies} servers are to keep each message"
+        elif self._nats.monitoring is not None:
+            said += ", on its disk before it says so"
+        else:
+            advice = (
+                "whether a power cut takes what was accepted (sync_interval: always) is not seen"
+                " from here: give its monitoring port (journal.nats.monitoring)"
+            )
+        return Check("jetstream", True, f"it answers; {said}", advice)
 
     # --- permissions ----------------------------------------------------------------------------
 
@@ -174,12 +169,11 @@ class _Journal:
             if await self._is_refused(client.publish(tried, body, headers=_REFUSED)):
                 refused.append(f"publish to {subject}")
         subscribed = [each.format(prefix=self._nats.prefix) for each in SUBSCRIBED]
-        refused += [
+        return refused + [
             f"subscribe to {subject}"
             for subject in subscribed
             if await self._is_refused(client.subscribe(subject))
         ]
-        return refused
 
     async def _is_refused(self, work: Coroutine[Any, Any, Any]) -> bool:
         self._link.last_error = ""
@@ -199,7 +193,7 @@ class _Journal:
         made, changed, away = 0, list[str](), list[str]()
         for space in spaces:
             self._begin(f"the stream of space {space.id}")
-            log = SpaceLog(self._link, self._nats, space.id, int, _ignore_kept, ignore)
+            log = SpaceLog(self._link, self._nats, space.id)
             try:
                 found = self._link.insist(partial(log.examine, self._config.journal))
                 if found is None:
@@ -279,10 +273,6 @@ class _Journal:
             yield Check("spaces", False, visible(f"nobody has {_listed(lost)}", MAX_SAID), advice)
         else:
             yield Check("spaces", True, "each has an owner")
-
-
-def _ignore_kept(log: SpaceLog, sequence: int, count: int) -> None:
-    """Nothing is appended, so nothing is kept."""
 
 
 def _listed(spaces: list[str]) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup
 from meup_agent import Agent, Backoff, Fulfillment, Proposal, Rejection, Settings, Space
 from meup_agent.cli.cluster.programs import SPACE, Cluster, ClusterProgram
 from meup_agent.errors import InvalidEnvelope, MeupError
+from meup_agent.processes.guarded import CHUNK, read_from, read_lines
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.membership import read_seq
@@ -56,7 +57,6 @@ class ReadEntry(NamedTuple):
     about: tuple[str, ...] = ()  # the ids of what it refers to; of the log alone
 
 
-@dataclass(eq=False)
 class Record:
     """The envelopes that one member sent, and those that it read.
 
@@ -71,14 +71,14 @@ class Record:
         connections: Connections that it has had.
     """
 
-    name: str
-    said: dict[str, float] = field(default_factory=dict[str, float])
-    accepted: dict[str, float] = field(default_factory=dict[str, float])
-    heard: list[ReadEntry] = field(default_factory=list[ReadEntry])
-    refused: list[str] = field(default_factory=list[str])
-    waiting: set[str] = field(default_factory=set[str])
-    gaps: int = 0
-    connections: int = 0
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.said = dict[str, float]()
+        self.accepted = dict[str, float]()
+        self.heard = list[ReadEntry]()
+        self.refused = list[str]()
+        self.waiting = set[str]()
+        self.gaps = self.connections = 0
 
     def say(self, envelope_id: str, at: float) -> None:
         """Take down something that was said."""
@@ -115,10 +115,8 @@ class RecordedTransport:
     def __init__(self, transport: Transport, record: Record) -> None:
         self._transport = transport
         self._record = record
-
-    async def send(self, frame: bytes) -> None:
-        """See :meth:`~meup_agent.transport.base.Transport.send`."""
-        await self._transport.send(frame)
+        self.response_headers = transport.response_headers
+        self.send, self.aclose, self.abort = transport.send, transport.aclose, transport.abort
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         """See :meth:`~meup_agent.transport.base.Transport.__aiter__`."""
@@ -130,23 +128,10 @@ class RecordedTransport:
         self._record.read(frame)
         return frame
 
-    async def aclose(self, code: int = 1000, reason: str = "") -> None:
-        """See :meth:`~meup_agent.transport.base.Transport.aclose`."""
-        await self._transport.aclose(code, reason)
-
-    async def abort(self) -> None:
-        """See :meth:`~meup_agent.transport.base.Transport.abort`."""
-        await self._transport.abort()
-
     @property
     def closed(self) -> CloseInfo | None:
         """See :attr:`~meup_agent.transport.base.Transport.closed`."""
         return self._transport.closed
-
-    @property
-    def response_headers(self) -> Mapping[str, str]:
-        """See :attr:`~meup_agent.transport.base.Transport.response_headers`."""
-        return self._transport.response_headers
 
 
 class ClusterConnector:
@@ -344,15 +329,9 @@ class AgentProcess:
             await self.program.start()
             stream = self.program.process.guard.stdout
             assert stream is not None, "it has a pipe"
-            rest, is_told = b"", False
-            while True:
-                await anyio.wait_readable(stream)
-                chunk = os.read(stream.fileno(), 65_536)
-                if not chunk:
-                    break
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._take(line.decode())
+            is_told = False
+            async for line in read_lines(partial(read_from, stream.fileno()), CHUNK):
+                self._take(line.decode())
                 if not is_told and self.record.accepted:
                     is_told = True
                     task_status.started()

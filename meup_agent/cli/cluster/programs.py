@@ -201,8 +201,8 @@ Route = Callable[[str, str, int], int]
 """The port by which a program reaches the port of another, both by their names."""
 
 
-def _by(route: Route | None, source: str, target: str, port: int) -> int:
-    return port if route is None else route(source, target, port)
+def _straight(source: str, target: str, port: int) -> int:
+    return port
 
 
 class Cluster:
@@ -234,7 +234,7 @@ class Cluster:
     def programs(self) -> dict[str, ClusterProgram]:
         return {**self.servers, **self.gateways}
 
-    def add_servers(self, count: int, *, route: Route | None = None) -> None:
+    def add_servers(self, count: int, *, route: Route = _straight) -> None:
         """Make servers of NATS that know each other, and start none.
 
         Args:
@@ -246,28 +246,27 @@ class Cluster:
         ports = {name: self.port() for name in names}
         routes = {name: self.port() for name in names}
         for name in names:
-            others = [
-                f"nats://127.0.0.1:{_by(route, name, each, routes[each])}"
-                for each in names
-                if each != name
-            ]
-            settings: dict[str, Any] = {
+            # Each knows the others, and gateways the servers, from their configurations alone: so
+            # cutting a route cuts all of it.
+            between: dict[str, Any] = {
+                "name": PREFIX,
+                "listen": f"127.0.0.1:{routes[name]}",
+                "routes": [
+                    f"nats://127.0.0.1:{route(name, each, routes[each])}"
+                    for each in names
+                    if each != name
+                ],
+                "no_advertise": True,
+            }
+            if route is not _straight:
+                between["advertise"] = f"127.0.0.1:{self.port()}"
+            settings = {
                 "server_name": name,
                 "listen": f"127.0.0.1:{ports[name]}",
                 "max_payload": MAX_PAYLOAD,
                 "jetstream": {"store_dir": str(self.folder / name)},
-                "cluster": {
-                    "name": PREFIX,
-                    "listen": f"127.0.0.1:{routes[name]}",
-                    "routes": others,
-                    # Each knows the others, and gateways the servers, from their configurations
-                    # alone: so cutting a route cuts all of it.
-                    "no_advertise": True,
-                    "advertise": f"127.0.0.1:{self.port()}" if route else None,
-                },
+                "cluster": between,
             }
-            if route is None:
-                del settings["cluster"]["advertise"]
             file = self.folder / f"{name}.json"
             file.write_text(json.dumps(settings), encoding="utf-8")
             self.servers[name] = ClusterProgram(
@@ -276,7 +275,7 @@ class Cluster:
         self.nats_urls = tuple(f"nats://127.0.0.1:{port}" for port in ports.values())
 
     def add_gateways(
-        self, count: int, *, spaces: Iterable[str] = (SPACE,), route: Route | None = None
+        self, count: int, *, spaces: Iterable[str] = (SPACE,), route: Route = _straight
     ) -> None:
         """Make gateways of the same spaces, and start none.
 
@@ -301,7 +300,7 @@ class Cluster:
                 "journal": {
                     "nats": {
                         "servers": [
-                            f"nats://127.0.0.1:{_by(route, name, server.name, server.port or 0)}"
+                            f"nats://127.0.0.1:{route(name, server.name, server.port or 0)}"
                             for server in self.servers.values()
                         ],
                         "prefix": PREFIX,
@@ -321,6 +320,11 @@ class Cluster:
                 name, command, self.folder, port, variables=variables
             )
         self.urls = tuple(f"ws://127.0.0.1:{port}" for port in ports)
+
+    def close(self) -> None:
+        """End all programs at once; blocks."""
+        for program in self.programs.values():
+            program.close()
 
     def token(self, name: str, space: str) -> str:
         """The token of a participant in a space: each has one of its own."""
@@ -358,9 +362,4 @@ async def cluster(folder: Path, names: Sequence[str]) -> AsyncGenerator[Cluster]
         finally:
             with anyio.CancelScope(shield=True):
                 # It returns within seconds, as a guard that does not answer is killed itself.
-                await anyio.to_thread.run_sync(_close_all, list(made.programs.values()))
-
-
-def _close_all(programs: list[ClusterProgram]) -> None:
-    for program in programs:
-        program.close()
+                await anyio.to_thread.run_sync(made.close)
