@@ -109,14 +109,7 @@ class StderrTail:
 
     async def read(self, source: int) -> None:
         """Read until every process that has the pipe is gone."""
-        while True:
-            try:
-                chunk = os.read(source, CHUNK)
-            except BlockingIOError:
-                await anyio.wait_readable(source)
-                continue
-            if not chunk:
-                break
+        while chunk := await read_from(source):
             self.feed(chunk)
             await anyio.sleep(REST_SECONDS)
         self.end()
