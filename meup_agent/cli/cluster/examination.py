@@ -105,7 +105,7 @@ def examine_journal(file: Path, begin: Callable[[str], None]) -> Iterator[Check]
     try:
         try:
             check_message_size(max_frame_bytes(link), config.limits.max_message_bytes)
-            yield Check("servers", True, f"{link.place}, version {link.version}")
+            yield Check("servers", True, f"{link.place}, version {link.server['version']}")
         except ConfigurationError as error:
             yield failed_check("servers", error)
         yield from _Journal(config, link, begin).checks()

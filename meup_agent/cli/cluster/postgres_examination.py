@@ -19,12 +19,12 @@ from meup_agent.gateway.journal.postgres.log import (
     DatabaseSession,
     look,
     owner_name,
+    parts_of,
     postgres_of,
     read_parts,
     refusing,
     try_rights,
 )
-from meup_agent.gateway.journal.postgres.tables import name_of
 
 if TYPE_CHECKING:
     from meup_agent.gateway.config import Config
@@ -58,12 +58,7 @@ def examine_postgres(config: Config, begin: Callable[[str], None]) -> Iterator[C
     def tables_there() -> Iterator[Check]:
         nonlocal is_there
         is_there = look(session)
-        parts = [
-            name_of(name)
-            for name, _, is_part, _ in (session.ask(tables.SPACES) if is_there else ())
-            if is_part
-        ]
-        if parts:
+        if is_there and (parts := parts_of(session)):
             said = f"{name_some(parts, 4)} is a copy that is not complete"
             advice = "run 'meup journal copy' again, or remove that schema"
             yield Check("tables", False, visible(said, MAX_SAID), advice)
@@ -75,8 +70,7 @@ def examine_postgres(config: Config, begin: Callable[[str], None]) -> Iterator[C
         yield Check("permissions", True, "all that a gateway needs")
 
     def gateways() -> Iterator[Check]:
-        begins = owner_name(postgres)
-        found = session.ask(_GATEWAYS, (begins, begins))
+        found = session.ask(_GATEWAYS, (owner_name(postgres),) * 2)
         at_work = [node for node, works in found if works]
         waiting = [node for node, works in found if not works]
         if not found:
@@ -115,9 +109,8 @@ def examine_postgres(config: Config, begin: Callable[[str], None]) -> Iterator[C
                     yield from look_at()
             except ConfigurationError as error:
                 yield failed_check(name, error)
-                if not session.version:
-                    rest = list(looks)[1:]
-                    yield from (Check(each, None, NOT_TRIED) for each in rest)
+                if not session.was_reached:
+                    yield from (Check(each, None, NOT_TRIED) for each in list(looks)[1:])
                     return
 
 

@@ -367,8 +367,7 @@ async def _open_streams(there: socket.socket, context: ssl.SSLContext | None) ->
 
 async def _connect(host: str, port: int) -> socket.socket:
     loop = asyncio.get_running_loop()
-    error: OSError | None = None
-    kind = socket.SOCK_STREAM
+    error, kind = OSError(f"{host} has no address"), socket.SOCK_STREAM
     try:
         # An address needs no thread, which takes milliseconds on a busy machine.
         found = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST)
@@ -379,15 +378,13 @@ async def _connect(host: str, port: int) -> socket.socket:
         there.setblocking(False)
         try:
             await loop.sock_connect(there, place)
-        except OSError as failed:
-            there.close()
-            error = failed
-        except BaseException:
-            there.close()
-            raise
-        else:
             return there
-    raise error or OSError(f"{host} has no address")
+        except BaseException as failed:
+            there.close()
+            if not isinstance(failed, OSError):
+                raise
+            error = failed
+    raise error
 
 
 async def _receive(there: socket.socket, size: int) -> bytes:
@@ -442,15 +439,10 @@ async def dial_own(
 # --- the owner ---
 
 
-class _Greeting:
+class _Greeting(NamedTuple):
     """A connection that has not shown yet that it is another gateway's."""
 
-    def __init__(self, transport: asyncio.WriteTransport) -> None:
-        self._transport = transport
-
-    def drop(self) -> None:
-        """Drop it: it is late, or the oldest of too many."""
-        self._transport.abort()
+    drop: Callable[[], None]
 
 
 class ForwardingListener:
@@ -482,7 +474,7 @@ class ForwardingListener:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            greeting = _Greeting(writer.transport)
+            greeting = _Greeting(writer.transport.abort)
             self._greetings.begin(greeting)
             try:
                 told, theirs = await self._greet(reader, writer)

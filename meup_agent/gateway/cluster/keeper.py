@@ -288,16 +288,15 @@ class SpaceKeeper:
                 journal.abandon()
                 return
             self._runtime.open_space(name, journal, fold)
-        except Exception as error:
+        except BaseException as error:
             journal.abandon()
             if isinstance(error, ConfigurationError):
                 self._first_error = self._first_error or error
-            else:
+            elif isinstance(error, Exception):
                 log.exception("space %s cannot begin", ascii(name))
+            else:
+                raise
             self._pause(name, str(error) or repr(error))
-        except BaseException:
-            journal.abandon()
-            raise
         else:
             self._owned[name] = journal
             self._pauses.pop(name, None)

@@ -57,7 +57,7 @@ class SharedValues:
 
     async def get(self, key: str) -> bytes | None:
         """The value of a key; ``None``: there is none."""
-        return await self._ask(lambda: self._get(key))
+        return await self._ask(lambda: self.link.value(self.bucket, key))
 
     async def put(self, key: str, value: bytes) -> None:
         """Let a key have a value, for some time from now on."""
@@ -120,14 +120,6 @@ class SharedValues:
             max_bytes=MAX_BUCKET_BYTES if self.seconds else None,
             replicas=self.config.replicas,
         )
-
-    async def _get(self, key: str) -> bytes | None:
-        from nats.js.errors import KeyNotFoundError
-
-        bucket = await self.link.bucket(self.bucket)
-        with suppress(KeyNotFoundError):
-            return None if bucket is None else (await bucket.get(key)).value or b""
-        return None
 
     async def _put(self, key: str, value: bytes) -> None:
         await (await self._open()).put(key, value)

@@ -10,8 +10,8 @@ has the same SHA-256 as what was copied.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from heapq import merge
@@ -28,7 +28,7 @@ from meup_agent.gateway.journal.decisions import changes_of
 from meup_agent.gateway.journal.places import JournalPlace, open_archive, open_copy, open_server
 from meup_agent.gateway.journal.rows import WRITE_FACT, sealed
 from meup_agent.gateway.journal.sqlite import FileLock, SqliteJournal
-from meup_agent.protocol.space.journal import Entry, Journal, ignore
+from meup_agent.protocol.space.journal import Entry, ignore
 from meup_agent.protocol.wire.envelope import encode_leniently
 
 if TYPE_CHECKING:
@@ -165,11 +165,10 @@ class _FileTarget:
     @contextmanager
     def opened(self, spaces: list[str]) -> Generator[JournalArchive | None]:
         """The content that is there already, if any is."""
-        if self._path.exists():
-            with open_archive(self._place) as archive:
-                yield archive
-        elif self._part.exists() and self._part.stat().st_size:
-            with open_archive(self._place._replace(path=self._part)) as archive:
+        is_named = self._path.exists()
+        path = self._path if is_named else self._part
+        if is_named or (path.exists() and path.stat().st_size):
+            with open_archive(self._place._replace(path=path)) as archive:
                 yield archive
         else:
             yield None
@@ -178,10 +177,10 @@ class _FileTarget:
         """True if what is there of a space is more than a copy that has begun."""
         return self._path.exists()
 
-    def journal(self, now: Callable[[], int], spaces: list[str]) -> Journal:
+    def journal(self, now: Callable[[], int], spaces: list[str]) -> SqliteJournal:
         return SqliteJournal(JournalConfig(self._part, "full"), now)
 
-    def hold(self, journal: Journal, held: dict[str, Any]) -> None:
+    def hold(self, journal: Any, held: dict[str, Any]) -> None:
         """Let the journal have these facts and marks, beside those that its entries made."""
         for space, (_, seen) in held.items():
             for participant, at in seen.items():
@@ -233,19 +232,18 @@ class _ServerTarget:
         """True if what is there of a space is more than a copy that has begun."""
         return space in self._whole
 
-    def journal(self, now: Callable[[], int], spaces: list[str]) -> Journal:
+    def journal(self, now: Callable[[], int], spaces: list[str]) -> CopyJournal:
         journal = open_copy(self._place, now)
         for space in spaces:
             if space not in self._whole:
                 journal.floor(space)  # so that it is there also without entries
         return journal
 
-    def hold(self, journal: Journal, held: dict[str, Any]) -> None:
+    def hold(self, journal: Any, held: dict[str, Any]) -> None:
         """Let the journal have these facts and marks, beside those that its entries made."""
-        copy = cast("CopyJournal", journal)
         for space, (facts, seen) in held.items():
             if space not in self._whole:
-                copy.replace_facts(space, dict(facts), dict(seen))
+                journal.replace_facts(space, dict(facts), dict(seen))
 
     @contextmanager
     def complete(self, held: dict[str, Any]) -> Generator[JournalArchive]:
@@ -299,8 +297,8 @@ async def copy_journal(
         latest = max((origin.latest(space) for space in spaces), default=0)
         try:
             journal = to.journal(lambda: max(now(), latest + 1), spaces)
-            async with _closing(journal) as failed:
-                await _append(streams, journal, failed, contents, fold, told)
+            async with aclosing(journal):
+                await _append(streams, journal, contents, fold, told)
                 to.hold(journal, held)
             with to.complete(held) as copy:
                 _compare(copy, target, contents, held)
@@ -345,8 +343,7 @@ def _skip(
 
 async def _append(
     streams: dict[str, Iterator[Entry]],
-    journal: Journal,
-    failed: list[str],
+    journal: SqliteJournal | CopyJournal,
     contents: dict[str, _Content],
     fold: dict[str, SpaceState],
     told: Callable[[int], object],
@@ -360,37 +357,21 @@ async def _append(
         count += 1
         size += len(entry.envelope.frame)
         if count == AT_ONCE or size > AT_ONCE_BYTES:
-            await _kept(journal, failed)
+            await _kept(journal)
             told(sum(each.count for each in contents.values()))
             count = size = 0
-    await _kept(journal, failed)
+    await _kept(journal)
 
 
-async def _kept(journal: Journal, failed: list[str]) -> None:
+async def _kept(journal: SqliteJournal | CopyJournal) -> None:
     """Wait until all is kept that was appended."""
     done = anyio.Event()
-
-    def fail(sentence: str) -> None:
-        failed.append(sentence)
-        done.set()
-
-    journal.on_failed = fail
-    if not failed:
+    journal.on_failed = lambda _: done.set()
+    if not journal.failure:
         journal.call_when_kept(done.set)
         await done.wait()
-    if failed:
-        raise ConfigurationError(failed[0])
-
-
-@asynccontextmanager
-async def _closing(journal: Journal) -> AsyncGenerator[list[str]]:
-    """The block in which a journal is written; the sentence with which it failed, if it did."""
-    failed: list[str] = []
-    journal.on_failed = failed.append
-    try:
-        yield failed
-    finally:
-        await journal.aclose()
+    if journal.failure:
+        raise ConfigurationError(journal.failure)
 
 
 def _compare(

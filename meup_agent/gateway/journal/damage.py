@@ -57,15 +57,11 @@ _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_
 """Errors of SQLite that a damaged file has; others, such as a lock, pass."""
 
 
-class KeptFact(NamedTuple):
-    """A fact that holds in a space, as the file has it."""
-
-    space: str
-    key: str
-    value: str  # a JSON object
+KeptFact = tuple[str, str, str]
+"""A fact that holds, as the file has it: its space, its key, and its value, a JSON object."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Survey:
     """A journal's file as it was found.
 
@@ -163,16 +159,7 @@ def survey(connection: sqlite3.Connection, *, contents: bool = True) -> Survey:
     if newest > last:
         damaged.append(NumberRange(last + 1, newest))
         last = newest
-    return Survey(
-        structure=structure,
-        damaged=damaged,
-        last=last,
-        facts=[KeptFact(*values) for values in facts],
-        lost_facts=lost_facts,
-        lost_floors=lost_floors,
-        floors=dict(floors),
-        missing=missing,
-    )
+    return Survey(structure, damaged, last, facts, lost_facts, lost_floors, dict(floors), missing)
 
 
 def fold_facts(connection: sqlite3.Connection, found: Survey) -> list[KeptFact]:
@@ -180,7 +167,7 @@ def fold_facts(connection: sqlite3.Connection, found: Survey) -> list[KeptFact]:
 
     Only entries behind the damage count: what is lost may have ended what was said before it.
     """
-    held = {(it.space, it.key): it.value for it in found.facts}
+    held = {(space, key): value for space, key, value in found.facts}
     behind = found.damaged[-1].last if found.damaged else 0
     for row in good_rows(connection) if not found.structure else ():
         for key, value in read_facts(row.facts) if row.facts and row.seq > behind else ():
@@ -188,7 +175,7 @@ def fold_facts(connection: sqlite3.Connection, found: Survey) -> list[KeptFact]:
                 held.pop((row.space, key), None)
             else:
                 held[row.space, key] = encode_json(value).decode()
-    return [KeptFact(*key, value) for key, value in held.items()]
+    return [(*key, value) for key, value in held.items()]
 
 
 def good_rows(connection: sqlite3.Connection, bad: list[int] | None = None) -> Iterator[Row]:

@@ -109,6 +109,8 @@ def open_server(place: JournalPlace) -> Generator[ServerArchive]:
 class CopyJournal(Journal, Protocol):
     """A journal on a server into which another is copied."""
 
+    failure: str  # the sentence with which it failed; empty: it did not
+
     def replace_facts(self, space: str, facts: dict[str, Any], seen: dict[str, int]) -> None:
         """Let a space hold these facts and marks, and not those that its entries made; blocks."""
 

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import anyio
@@ -68,16 +68,18 @@ class KeptSpace:
     """The facts that hold in a space after the entries of its log that were taken in."""
 
     log: SpaceLog
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    seen: dict[str, int] = field(default_factory=dict[str, int])
-    unwritten: int = 0  # entries with facts since the last checkpoint
-    # The numbers of those that are kept, of entries that have not been delivered.
-    kept: deque[int] = field(default_factory=deque[int])
-    reported: int = 0  # the sequence of the last message that is known here to be kept
-    decisions: DecisionTable = field(default_factory=DecisionTable)
-    timer: asyncio.TimerHandle | None = None
-    is_folded: bool = False  # its space recovers from its fold
-    _proposals: DecisionFollower = field(default_factory=DecisionFollower)
+    facts: dict[str, dict[str, Any]]
+    seen: dict[str, int]
+
+    def __post_init__(self) -> None:
+        self.unwritten = 0  # entries with facts since the last checkpoint
+        # The numbers of those that are kept, of entries that have not been delivered.
+        self.kept = deque[int]()
+        self.reported = 0  # the sequence of the last message that is known here to be kept
+        self.decisions = DecisionTable()
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_folded = False  # its space recovers from its fold
+        self._proposals = DecisionFollower()
 
     def hold(self, facts: tuple[Fact, ...]) -> bool:
         """Take in what holds from now on; true if that is anything."""
@@ -120,7 +122,7 @@ class LogFollower(Generic[F]):
         self.log: Final = space_log
         self.turn: Final = asyncio.Lock()
         """Held by a reading, and by who makes the log the gateway's own."""
-        self.known = KeptSpace(space_log)
+        self.known = KeptSpace(space_log, {}, {})
         """The facts that hold after all that was read."""
         self.fold = begin()
         """The fold of all that was read."""

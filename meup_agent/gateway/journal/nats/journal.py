@@ -490,7 +490,7 @@ def check(config: JournalConfig) -> tuple[str, int]:
     link.open()
     try:
         link.wait(link.find_jetstream(), START_SECONDS)
-        if nats.replicas > 1 and not link.is_clustered:
+        if nats.replicas > 1 and not link.server.get("cluster"):
             raise ConfigurationError(
                 f"journal.nats.replicas: {link.place} is one server alone, and {nats.replicas} are"
                 " to have each message; make it one of several, or set replicas: 1"
@@ -561,7 +561,7 @@ class NatsArchive(ServerArchive):
 
     def facts(self, space: str) -> dict[str, dict[str, Any]]:
         checkpoint = self._checkpoint(space)
-        kept = KeptSpace(self._logs[space], checkpoint.facts)
+        kept = KeptSpace(self._logs[space], checkpoint.facts, {})
         for entry in _entries(self._wait, kept.log, checkpoint.until + 1):
             kept.hold(entry.facts)
         return kept.facts

@@ -398,9 +398,10 @@ class Link:
         return await self.do(self._insist(work))
 
     @property
-    def version(self) -> str:
-        """The version of the server."""
-        return str(self.client._server_info.get("version"))
+    def server(self) -> dict[str, Any]:
+        """The server's facts, as it tells them to each client."""
+        facts: dict[str, Any] = self.client._server_info
+        return facts
 
     # --- called on the gateway's loop ---------------------------------------------------------
 
@@ -473,13 +474,7 @@ class Link:
             ) from None
         monitoring = self._config.monitoring
         if monitoring is not None and self._config.replicas == 1:
-            server_id = str(self.client._server_info.get("server_id"))
-            await asyncio.to_thread(check_sync, monitoring, server_id)
-
-    @property
-    def is_clustered(self) -> bool:
-        """True if its server is one of several."""
-        return bool(self.client._server_info.get("cluster"))
+            await asyncio.to_thread(check_sync, monitoring, self.server["server_id"])
 
     @property
     def client(self) -> Any:
@@ -503,6 +498,15 @@ class Link:
             return await self.jetstream.create_key_value(
                 bucket=name, history=1, direct=False, **made
             )
+
+    async def value(self, bucket: str, key: str) -> bytes | None:
+        """The value of a key in a bucket; ``None``: there is none."""
+        from nats.js.errors import KeyNotFoundError
+
+        found = await self.bucket(bucket)
+        with suppress(KeyNotFoundError):
+            return None if found is None else (await found.get(key)).value or b""
+        return None
 
     @property
     def max_payload(self) -> int:

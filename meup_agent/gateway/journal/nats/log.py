@@ -823,29 +823,21 @@ class SpaceLog:
         Raises:
             ConfigurationError: They cannot be read.
         """
-        from nats.js.errors import KeyNotFoundError
-
-        token = token_of(self.space)
-        bucket = await self.link.bucket(self._bucket)
-        try:
-            head = None if bucket is None else (await bucket.get(token)).value or b""
-        except KeyNotFoundError:
-            head = None
+        token, body = token_of(self.space), b""
+        head = await self.link.value(self._bucket, token)
         if head is None:
             return Checkpoint(0, {})
         try:
             count, _, generation = head.decode().partition(" ")
-            parts = [
-                (await bucket.get(f"{token}.{generation}.{part}")).value or b""
-                for part in range(int(count))
-            ]
-            body = b"".join(parts)
+            for place in range(int(count)):
+                part = await self.link.value(self._bucket, f"{token}.{generation}.{place}")
+                if part is None:
+                    raise NoAnswer(f"a part of the facts of space {self.space!r} is missing")
+                body += part
             _, digest, _ = generation.split("-")
             if _short_digest(body) != digest:
                 raise ValueError("they are not what was written down")
             found = decode_checkpoint(body)
-        except KeyNotFoundError:
-            raise NoAnswer(f"a part of the facts of space {self.space!r} is missing") from None
         except ValueError as error:
             raise ConfigurationError(
                 f"the facts of space {self.space!r} in the bucket {self._bucket} are damaged"

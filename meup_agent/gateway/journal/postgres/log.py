@@ -23,7 +23,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import psycopg
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.decisions import MAX_FOLLOWED
@@ -136,11 +135,6 @@ class DatabaseSession:
         self._ended = threading.Event()
         self._asked = inf
         self.was_reached = False
-
-    @property
-    def version(self) -> int:
-        """The server's, as it counts it, once something was asked."""
-        return 0 if self._connection is None else self._connection.info.server_version
 
     @property
     def is_answered(self) -> bool:
@@ -395,9 +389,8 @@ class OwnedLog(WriterThread):
                 make_tables(self._session)
             _warn_of_fsync(self._session)
             parts = _encode_parts(self._parts)
-            ((self.epoch, self._last, self.size),) = ask(
-                tables.OWN, (name_bytes(self._node), parts)
-            )
+            values = name_bytes(self._node), parts
+            ((self.epoch, self._last, self.size),) = ask(tables.OWN, values)
             # Numbers do not go back, whatever the clock does (PROTOCOL 6).
             self.begin = max(self._now(), self._last)
             for name, floor, is_part, latest in ask(tables.SPACES):
@@ -451,18 +444,20 @@ class OwnedLog(WriterThread):
         Raises:
             Lost: The log is another's, or ends elsewhere.
         """
-        ((epoch, found, self.size, node, _),) = self._insist(tables.STATE)
-        if epoch != self.epoch:
-            raise self._replaced(node)
+        found = self._check_epoch(self._insist(tables.STATE))
         if found not in (self._last, last):
             raise Lost(
                 f"{self.place} ends with number {found}, and {self._last} was kept: its server has"
                 " lost the end, or something else wrote there"
             )
-        return bool(found == last)
+        return found == last
 
-    def _replaced(self, node: bytes) -> Replaced:
-        return Replaced(f"the gateway {name_of(node)} has taken over {self.place}")
+    def _check_epoch(self, state: list[tuple[Any, ...]]) -> int:
+        """The number with which the log ends; raises :exc:`Replaced` if it is another's."""
+        ((epoch, last, self.size, node, _),) = state
+        if epoch != self.epoch:
+            raise Replaced(f"the gateway {name_of(node)} has taken over {self.place}")
+        return int(last)
 
     def _find_old(self, limit: int, oldest: int, max_bytes: int | None) -> int | None:
         excess = 0 if max_bytes is None else self.size - max_bytes
@@ -497,9 +492,7 @@ class OwnedLog(WriterThread):
     def _lock_again(self) -> None:
         # The server may not know yet that the connection before it has gone.
         while not self._lock():
-            ((epoch, _, _, node, _),) = self._session.ask(tables.STATE)
-            if epoch != self.epoch:
-                raise self._replaced(node)
+            self._check_epoch(self._session.ask(tables.STATE))
             self._session.rest()
         log.info("connected to %s again", self.place)
         self._away = ""
@@ -554,6 +547,11 @@ def look(session: DatabaseSession) -> bool:
     return True
 
 
+def parts_of(session: DatabaseSession) -> list[str]:
+    """The spaces that are copies which are not complete."""
+    return [name_of(name) for name, _, is_part, _ in session.ask(tables.SPACES) if is_part]
+
+
 def make_tables(session: DatabaseSession) -> None:
     """Make the tables, and their schema if it is not there."""
     ((schema, is_there),) = session.ask(tables.SCHEMA)
@@ -569,9 +567,8 @@ def check(config: JournalConfig) -> str:
     session = DatabaseSession(postgres_of(config))
     with closing(session), refusing(session):
         is_there = look(session)
-        for name, _, is_part, _ in session.ask(tables.SPACES) if is_there else ():
-            if is_part:
-                raise _incomplete(name_of(name), session.place)
+        for name in parts_of(session) if is_there else ():
+            raise _incomplete(name, session.place)
         _warn_of_fsync(session)
         try_rights(session, is_there=is_there)
     return session.place
