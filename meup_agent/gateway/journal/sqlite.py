@@ -534,6 +534,8 @@ class SqliteJournal(NumberedJournal):
     called any more, since nothing is kept.
     """
 
+    problem = ""
+
     def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
         assert config.path is not None, "the table of engines asked before"
         super().__init__()
@@ -543,7 +545,7 @@ class SqliteJournal(NumberedJournal):
         )
         self._missing: list[Missing] = []
         try:
-            self._begin(self._find_spaces(now()))
+            start = self._find_spaces(now())
             # The index of names and the table of decisions go on where they end.
             writer = self._database.writer
             query = "SELECT coalesce(max(last), 0) FROM names"
@@ -553,16 +555,13 @@ class SqliteJournal(NumberedJournal):
         except (sqlite3.Error, DamagedIndex) as error:
             self._database.close()
             raise self._unreadable(error) from None
-        self._begin_threads(
+        self._begin(
+            start,
             FileWriter(self._database.writer, config, now, names, raised=self._floors.__setitem__),
             JournalReader(self._database.reader),
         )
 
     # --- the contract -----------------------------------------------------------------------
-
-    @property
-    def problem(self) -> str:
-        return ""
 
     def read(
         self,

@@ -317,6 +317,7 @@ class WriterThread(_JournalThread, ABC):
         super().__init__("writer", self._work)
         self._max_age = None if config.max_age is None else round(config.max_age * 1_000_000)
         self._max_bytes = config.max_bytes
+        self._forgets = config.max_age is not None or config.max_bytes is not None
         self._now = now
         self._waiting: list[WriteJob] = []
         self._notes: dict[object, tuple[str, tuple[Any, ...]]] = {}
@@ -361,7 +362,7 @@ class WriterThread(_JournalThread, ABC):
     @property
     def interval(self) -> float | None:
         """Seconds after which to look again though nothing was written; ``None``: never."""
-        return None if self._max_age is None and self._max_bytes is None else INTERVAL
+        return INTERVAL if self._forgets else None
 
     @abstractmethod
     def _execute(self, statement: str, values: tuple[Any, ...]) -> None:
@@ -415,7 +416,7 @@ class WriterThread(_JournalThread, ABC):
         self._since += written
         now = self._now()
         is_time = self._since >= STEP or not 0 <= now - self._looked < INTERVAL * 1_000_000
-        if (self._max_age is None and self._max_bytes is None) or not (self._more or is_time):
+        if not (self._forgets and (self._more or is_time)):
             return False
         limit = max(STEP, 2 * self._since)
         self._since, self._looked = 0, now
@@ -480,10 +481,12 @@ class NumberedEntry(PendingEntry):
 class NumberedJournal(WaitingJournal[NumberedEntry]):
     """A part of a :class:`~meup_agent.protocol.space.journal.Journal`: it numbers what it is given.
 
-    An engine sets ``_start``, the number after which this start begins, and what its store has of
-    the spaces, and starts two threads: one writes what is handed to it, in order, and tells
+    An engine sets what its store has of the spaces, and begins with ``_start``, the number after
+    which this start begins, and two threads: one writes what is handed to it, in order, and tells
     (:meth:`_on_written`); the other reads pages.
     """
+
+    max_frame_bytes: int | None = None
 
     _writer: WriterThread
     _reader: JournalReader[Any]
@@ -498,10 +501,8 @@ class NumberedJournal(WaitingJournal[NumberedEntry]):
         self._start = self._seq = self._committed = 0
         self._work: list[WriteJob] = []
 
-    def _begin(self, start: int) -> None:
+    def _begin(self, start: int, writer: WriterThread, reader: JournalReader[Any]) -> None:
         self._start = self._seq = self._committed = start
-
-    def _begin_threads(self, writer: WriterThread, reader: JournalReader[Any]) -> None:
         self._writer, self._reader = writer, reader
         writer.on_written = partial(self._to_loop, self._on_written)
         reader.on_read = self._to_loop
@@ -529,10 +530,6 @@ class NumberedJournal(WaitingJournal[NumberedEntry]):
     def _hash_names(self, entry: Entry) -> tuple[int, ...]:
         """The names in an entry for an index of them, of a store that has one."""
         return ()
-
-    @property
-    def max_frame_bytes(self) -> int | None:
-        return None
 
     def append(
         self,
@@ -590,14 +587,12 @@ class NumberedJournal(WaitingJournal[NumberedEntry]):
         self._hand_over()
         self._writer.stop()
         self._reader.stop()
-        closed = False
         with anyio.CancelScope(shield=True):
             closed = await anyio.to_thread.run_sync(self._close)
         lost = sum(isinstance(each, NumberedEntry) for each in self._pending)
         self._end()
         if not closed:
-            said = "%s hangs; %d messages that waited for it are lost"
-            log.error(said, self._place, lost)
+            log.error("%s hangs; %d messages that waited for it are lost", self._place, lost)
 
     def abandon(self) -> None:
         self._end()

@@ -127,7 +127,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
         self._ownership = Ownership(node_name(nats), secrets.token_hex(16), _version(), now())
         self._spaces: dict[str, KeptSpace] = {}
         self._follower: LogFollower[Any] | None = None
-        self._work: dict[SpaceLog, list[LoggedEntry]] = {}
+
         self._shares_link = link is not None
         self._link = link or Link(nats)
         self._told_away = partial(self._to_loop, self._on_away)
@@ -214,6 +214,7 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
             space_log = SpaceLog(
                 self._link, self._nats, name, self._now, on_kept, on_lost, self._is_copy
             )
+            space_log.format = lambda: self.format()
             self._follower = LogFollower(self._link, space_log, begin)
         return self._follower
 
@@ -247,13 +248,12 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
             return
         space_log = self._space(space).log
         size = len(envelope.frame)
-        waiting = LoggedEntry(then, size, space_log, at, envelope, facts, changes)
-        self._pending.append(waiting)
+        self._pending.append(LoggedEntry(then, size, space_log, at, envelope, facts, changes))
         self._room.enter(size)
-        if not self._work:
-            # Everything that comes in one turn of the loop is handed over together.
-            self._loop.call_soon(self._hand_over)
-        self._work.setdefault(space_log, []).append(waiting)
+        # Encoded here: the gateway's loop would wait for another thread that does it. The log
+        # takes in its next turn what comes in this one, so that goes into one message.
+        encoded = encode_entry(at, envelope, facts, changes)
+        space_log.put([Waiting(encoded, len(encoded))])
 
     def read(
         self,
@@ -340,7 +340,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
     # --- the end ------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
-        self._hand_over()
         await self.flush(CLOSE_SECONDS)
         lost = sum(isinstance(each, LoggedEntry) for each in self._pending)
         ended, self._ended = self._ended, True
@@ -362,20 +361,12 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
     def _end(self) -> None:
         super()._end()
         self._link.on_away.discard(self._told_away)
-        self._work.clear()
         for space in self._spaces.values():
             if space.timer is not None:
                 space.timer.cancel()
             space.log.stop()
 
     # --- between the threads ------------------------------------------------------------------
-
-    def _hand_over(self) -> None:
-        # Encoded here: the gateway's loop would wait for another thread that does it.
-        work, self._work = self._work, {}
-        for space_log, waiting in work.items():
-            space_log.format = self.format()
-            space_log.put([_encoded(each) for each in waiting])
 
     async def _read(self, page: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Read a page however long it takes: a reader asks for the next when it has come."""
@@ -456,11 +447,6 @@ class NatsJournal(WaitingJournal[LoggedEntry]):
                     self._link.wait(self._write(known, self._checkpoint(known)), CLOSE_SECONDS)
                 except ConfigurationError as error:
                     log.warning("the facts of space %r are not written: %s", known.log.space, error)
-
-
-def _encoded(waiting: LoggedEntry) -> Waiting:
-    encoded = encode_entry(waiting.at, waiting.envelope, waiting.facts, waiting.changes)
-    return Waiting(encoded, len(encoded))
 
 
 SPARE_BYTES: Final = 64 * 1024

@@ -120,15 +120,8 @@ def client_of(config: NatsConfig) -> tuple[NatsClient, dict[str, Any]]:
     Raises:
         ConfigurationError: A file that it needs cannot be used.
     """
-    options: dict[str, Any] = {}
-    if config.user is not None:
-        options |= {"user": config.user, "password": config.password}
-    if config.credentials is not None:
-        if not config.credentials.is_file():
-            raise ConfigurationError(
-                f"journal.nats.credentials: there is no file {config.credentials}"
-            )
-        options["user_credentials"] = str(config.credentials)
+    if config.credentials is not None and not config.credentials.is_file():
+        raise ConfigurationError(f"journal.nats.credentials: there is no file {config.credentials}")
     client: Any = NatsClient()
     client.wants_tls = config.tls is not None or any(
         each.startswith("tls://") for each in config.servers
@@ -142,7 +135,9 @@ def client_of(config: NatsConfig) -> tuple[NatsClient, dict[str, Any]]:
         "max_reconnect_attempts": -1,
         "ping_interval": 5,
         "pending_size": PENDING_BYTES,
-        **options,
+        "user": config.user,
+        "password": config.password,
+        "user_credentials": config.credentials and str(config.credentials),
     }
 
 

@@ -332,7 +332,7 @@ class SpaceLog:
         self.damaged = list[NumberRange]()
         self.waiting = deque[Waiting]()
         self.ended = self.is_replaced = False
-        self.format = FORMAT  # in which batches are written
+        self.format: Callable[[], int] = lambda: FORMAT  # in which batches are written
         self.tail: LogTail | None = None
         self._tasks = list[asyncio.Task[None]]()
         self._turn = asyncio.Lock()  # to look or to write
@@ -603,9 +603,8 @@ class SpaceLog:
 
     async def _write_next(self, publisher: Publisher | None) -> None:
         count = message_ends(self.waiting, self.link.max_payload // 2)
-        body = encode_batch(
-            self.epoch, [self.waiting[at].encoded for at in range(count)], self.format
-        )
+        encoded = [self.waiting[at].encoded for at in range(count)]
+        body = encode_batch(self.epoch, encoded, self.format())
         if len(body) + HEADER_BYTES > self.link.max_payload:
             raise Lost(
                 f"a message of space {self.space!r} has {len(body)} bytes, and {self.link.place}"

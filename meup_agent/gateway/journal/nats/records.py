@@ -69,6 +69,7 @@ MAX_TAG: Final = 40
 """Characters of a format's name in a sentence; a stranger may have written it."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
+encode_ownership: Final = _encode
 _decode: Final = msgspec.msgpack.Decoder(Batch | Ownership).decode
 _decode_entry: Final = msgspec.msgpack.Decoder(KeptEntry).decode
 read_facts: Final = msgspec.json.Decoder(tuple[Fact, ...]).decode
@@ -87,10 +88,6 @@ def encode_batch(epoch: int, entries: Sequence[bytes], format: int = FORMAT) -> 
     """A batch in a format, or in the newest that there is before that."""
     make = BATCHES[max(each for each in BATCHES if each <= format)]
     return _encode(make(epoch, [msgspec.Raw(each) for each in entries]))
-
-
-def encode_ownership(ownership: Ownership) -> bytes:
-    return _encode(ownership)
 
 
 class ForeignMessage(Exception):

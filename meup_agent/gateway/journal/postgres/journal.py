@@ -85,11 +85,10 @@ class PostgresJournal(NumberedJournal):
         """The log."""
         self._postgres = postgres_of(config)
         self._pages = DatabaseSession(self._postgres)  # so that a long page holds up no writing
-        self._begin(owned.begin)
         self._floors, self._latest, self._seen = owned.floors, owned.latest, owned.seen
         self._proposals = DecisionFollower(owned.waiting)
         self._decisions = DecisionTable(owned.decisions)
-        self._begin_threads(owned, JournalReader(self._pages))
+        self._begin(owned.begin, owned, JournalReader(self._pages))
 
     # --- the contract -----------------------------------------------------------------------
 
