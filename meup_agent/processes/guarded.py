@@ -399,7 +399,7 @@ async def write_to(target: int, data: bytes) -> None:
             await anyio.wait_writable(target)
 
 
-class PipedProcess:
+class PipedProcess(GuardedProcess):
     """A program that runs below its guard, with pipes for its standard input and output.
 
     Args:
@@ -422,7 +422,7 @@ class PipedProcess:
     ) -> None:
         self._command = command[0]
         try:
-            self._program = GuardedProcess(
+            super().__init__(
                 command,
                 env,
                 cwd,
@@ -434,10 +434,9 @@ class PipedProcess:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "a character of it is invalid"
             raise CannotConnect(f"{command[0]!r} cannot be started: {why}") from None
-        guard = self._program.guard
-        assert guard.stdin is not None, "it is a pipe"
-        assert guard.stdout is not None, "it is a pipe"
-        self._stdin, self._stdout = guard.stdin, guard.stdout
+        assert self.guard.stdin is not None, "it is a pipe"
+        assert self.guard.stdout is not None, "it is a pipe"
+        self._stdin, self._stdout = self.guard.stdin, self.guard.stdout
         for descriptor in (self._stdin.fileno(), self._stdout.fileno()):
             os.set_blocking(descriptor, False)
 
@@ -450,48 +449,39 @@ class PipedProcess:
         await write_to(self._stdin.fileno(), data)
 
     def terminate(self) -> None:
-        self._program.send_signal(signal.SIGTERM)
-
-    async def wait_ended(self) -> None:
-        await self._program.wait_ended()
+        self.send_signal(signal.SIGTERM)
 
     async def end(self) -> None:
         """Close its input, then terminate it, then kill it; returns when all of it has ended."""
         self._stdin.close()
         for number in (signal.SIGTERM, KILL_ALL, None):
             with anyio.move_on_after(EXIT_SECONDS):
-                await self._program.wait_ended()
+                await self.wait_ended()
                 break
             if number is not None:
-                self._program.send_signal(number)
-        self._program.leave()
+                self.send_signal(number)
+        self.leave()
         with anyio.move_on_after(LEFT_SECONDS):
-            await self._program.wait_gone()
+            await self.wait_gone()
 
     def close(self) -> None:
         """Kill what still runs of it, and close the pipes."""
-        self._program.kill()
-        self._program.leave()
-        self._program.has_gone()
+        self.kill()
+        self.leave()
+        self.has_gone()
         self._stdin.close()
         self._stdout.close()
 
     @property
-    def status(self) -> int | None:
-        """Its status, as :class:`subprocess.Popen` has it; ``None``: it is not known."""
-        return self._program.status
-
-    @property
     def last_words(self) -> str:
         """The end of the program in words; empty: it is not known."""
-        if self._program.error is not None:
-            return f"cannot start {self._command!r}: {self._program.error.strerror}\n"
-        status = self._program.status
-        if status is None:
+        if self.error is not None:
+            return f"cannot start {self._command!r}: {self.error.strerror}\n"
+        if self.status is None:
             return ""
-        if status >= 0:
-            return f"the server ended with exit status {status}\n"
-        return f"the server was ended by signal {-status}\n"
+        if self.status >= 0:
+            return f"the server ended with exit status {self.status}\n"
+        return f"the server was ended by signal {-self.status}\n"
 
 
 class OwnPipes:
