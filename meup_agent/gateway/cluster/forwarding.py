@@ -485,15 +485,13 @@ class ForwardingListener:
             async with asyncio.timeout(GREETING_SECONDS):
                 address = told[1:].decode(errors="replace")
                 own = await dial_own(self._own(told[0] == 1), None, address)
-        except ForeignPeer as error:
-            self._runtime.refusals.info("%s", error)
-            writer.transport.abort()
-            return
         except BaseException as error:
             writer.transport.abort()
-            if isinstance(error, (OSError, EOFError)):
-                return
-            raise
+            if isinstance(error, ForeignPeer):
+                self._runtime.refusals.info("%s", error)
+            elif not isinstance(error, (OSError, EOFError)):
+                raise
+            return
         own_end = own[1].get_extra_info("sockname")[:2]
         try:
             proof = proof_of(self._token, b"owner", theirs, self._fingerprint)

@@ -65,12 +65,37 @@ class SharedValues:
 
     async def add(self, key: str, value: bytes) -> bytes:
         """Let a key that has no value have this one; the value that it has then."""
-        return await self._ask(lambda: self._add(key, value))
+        from nats.js.errors import KeyWrongLastSequenceError
+
+        async def add() -> bytes:
+            bucket = await self._open()
+            with suppress(KeyWrongLastSequenceError):
+                await bucket.create(key, value)
+                return value
+            return (await bucket.get(key)).value or b""
+
+        return await self._ask(add)
 
     async def take(self, key: str) -> bool:
         """Remove a value: true for one of all that try, false where there is none."""
+        from nats.js.errors import BadRequestError, KeyNotFoundError
+
+        async def take() -> bool:
+            bucket = await self.link.bucket(self.bucket)
+            if bucket is None:
+                return False
+            try:
+                await bucket.delete(key, last=(await bucket.get(key)).revision)
+            except KeyNotFoundError:
+                return False
+            except BadRequestError as error:
+                if error.err_code != WRONG_LAST_SEQUENCE:
+                    raise
+                return False  # another was first
+            return True
+
         await self.settle()  # it may be among what is written
-        return await self._ask(lambda: self._take(key))
+        return await self._ask(take)
 
     def put_later(self, key: str, value: bytes) -> None:
         """Let a key have a value, for some time from then on."""
@@ -123,31 +148,6 @@ class SharedValues:
 
     async def _put(self, key: str, value: bytes) -> None:
         await (await self._open()).put(key, value)
-
-    async def _add(self, key: str, value: bytes) -> bytes:
-        from nats.js.errors import KeyWrongLastSequenceError
-
-        bucket = await self._open()
-        with suppress(KeyWrongLastSequenceError):
-            await bucket.create(key, value)
-            return value
-        return (await bucket.get(key)).value or b""
-
-    async def _take(self, key: str) -> bool:
-        from nats.js.errors import BadRequestError, KeyNotFoundError
-
-        bucket = await self.link.bucket(self.bucket)
-        if bucket is None:
-            return False
-        try:
-            await bucket.delete(key, last=(await bucket.get(key)).revision)
-        except KeyNotFoundError:
-            return False
-        except BadRequestError as error:
-            if error.err_code != WRONG_LAST_SEQUENCE:
-                raise
-            return False  # another was first
-        return True
 
     async def _purge(self, key: str) -> None:
         # A value that is deleted leaves a message that says so; of these there would be many.

@@ -12,7 +12,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
@@ -24,19 +24,15 @@ import msgspec
 
 from meup_agent.gateway.journal.rows import Row, row_of
 from meup_agent.protocol.space.journal import (
-    MAX_DECISIONS,
     MAX_SEQ,
     DecisionFollower,
     DecisionRow,
     Entry,
     Fact,
     FoldBegin,
-    HistoryPage,
-    HistoryQuery,
     NumberRange,
     ProposalChange,
     ignore,
-    select_decisions,
     without_marks,
 )
 
@@ -77,25 +73,19 @@ class WaitingRoom:
         self._count = self._bytes = 0
         self._is_full = False
 
-    def enter(self, size: int) -> None:
-        """Count one in."""
-        self._count += 1
+    def enter(self, size: int, count: int = 1) -> None:
+        """Count so many in, of so many bytes in all."""
+        self._count += count
         self._bytes += size
-        if not self._is_full and (self._count > MAX_PENDING or self._bytes > MAX_PENDING_BYTES):
-            self._is_full = True
-            self.on_full(True)
+        part = 2 if self._is_full else 1
+        is_full = self._count > MAX_PENDING // part or self._bytes > MAX_PENDING_BYTES // part
+        if is_full != self._is_full:
+            self._is_full = is_full
+            self.on_full(is_full)
 
     def leave(self, count: int, size: int) -> None:
         """Count so many out, of so many bytes in all."""
-        self._count -= count
-        self._bytes -= size
-        if (
-            self._is_full
-            and self._count <= MAX_PENDING // 2
-            and self._bytes <= MAX_PENDING_BYTES // 2
-        ):
-            self._is_full = False
-            self.on_full(False)
+        self.enter(-size, -count)
 
 
 class PendingCall(msgspec.Struct):
@@ -109,23 +99,6 @@ class PendingEntry(msgspec.Struct):
 
     then: Callable[[Entry], None]
     size: int
-
-
-class DecisionTable:
-    """The table of decisions of an engine that has it in memory, the latest alone."""
-
-    def __init__(self, rows: Iterable[DecisionRow] = ()) -> None:
-        self.rows = {row.seq: row for row in rows}
-
-    def put(self, rows: Iterable[DecisionRow]) -> None:
-        """Take in rows as they are from now on."""
-        for row in rows:
-            self.rows[row.seq] = row
-        while len(self.rows) > MAX_DECISIONS:
-            del self.rows[next(iter(self.rows))]
-
-    def find(self, space: str, query: HistoryQuery) -> HistoryPage:
-        return select_decisions((row for row in self.rows.values() if row.space == space), query)
 
 
 W = TypeVar("W", bound=PendingEntry)

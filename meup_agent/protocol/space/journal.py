@@ -288,6 +288,23 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     facts: tuple[Fact, ...] = ()
 
 
+class DecisionTable:
+    """The table of decisions of an engine that has it in memory, the latest alone."""
+
+    def __init__(self, rows: Iterable[DecisionRow] = ()) -> None:
+        self.rows = {row.seq: row for row in rows}
+
+    def put(self, rows: Iterable[DecisionRow]) -> None:
+        """Take in rows as they are from now on."""
+        for row in rows:
+            self.rows[row.seq] = row
+        while len(self.rows) > MAX_DECISIONS:
+            del self.rows[next(iter(self.rows))]
+
+    def find(self, space: str, query: HistoryQuery) -> HistoryPage:
+        return select_decisions((row for row in self.rows.values() if row.space == space), query)
+
+
 class NumberRange(NamedTuple):
     """Numbers that follow each other."""
 
@@ -489,7 +506,7 @@ class MemoryJournal:
         self._bytes = 0
         self._facts: dict[str, dict[str, dict[str, Any]]] = {}
         self._proposals = DecisionFollower()
-        self._decisions: dict[int, DecisionRow] = {}
+        self._decisions = DecisionTable()
         self._seen: dict[tuple[str, str], int] = {}
 
     def append(
@@ -518,10 +535,8 @@ class MemoryJournal:
                 held.pop(key, None)
             else:
                 held[key] = value
-        for row in self._proposals.follow(seq, space, changes) if changes else ():
-            self._decisions[row.seq] = row
-            if len(self._decisions) > MAX_DECISIONS:
-                del self._decisions[next(iter(self._decisions))]
+        if changes:
+            self._decisions.put(self._proposals.follow(seq, space, changes))
         then(entry)
 
     @property
@@ -557,8 +572,7 @@ class MemoryJournal:
         self, space: str, query: HistoryQuery, then: Callable[[HistoryPage], None]
     ) -> None:
         """See :meth:`Journal.find_decisions`."""
-        rows = (row for row in self._decisions.values() if row.space == space)
-        then(select_decisions(rows, query))
+        then(self._decisions.find(space, query))
 
     def find_chain(
         self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]

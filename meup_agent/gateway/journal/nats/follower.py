@@ -22,9 +22,9 @@ from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.nats.link import Link, NoAnswer
 from meup_agent.gateway.journal.nats.log import Batches, LogPlace, LogTail, OtherLog, SpaceLog
 from meup_agent.gateway.journal.nats.records import Checkpoint, ForeignMessage, read_batch
-from meup_agent.gateway.journal.waiting import DecisionTable
 from meup_agent.protocol.space.journal import (
     DecisionFollower,
+    DecisionTable,
     Entry,
     Fact,
     ProposalChange,

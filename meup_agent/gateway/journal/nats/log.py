@@ -589,17 +589,15 @@ class SpaceLog:
     async def _until_lost(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except Lost as error:
-            self.is_replaced = isinstance(error, Replaced)
-            self._lose(str(error))
         except Exception as error:
-            log.exception("the log of space %r cannot be written", self.space)
-            self._lose(f"the log of space {self.space!r} cannot be written: {error!r}")
-
-    def _lose(self, sentence: str) -> None:
-        if not self.ended:
-            self.stop()
-            self.on_lost(sentence)
+            sentence = str(error)
+            if not isinstance(error, Lost):
+                log.exception("the log of space %r cannot be written", self.space)
+                sentence = f"the log of space {self.space!r} cannot be written: {error!r}"
+            self.is_replaced = isinstance(error, Replaced)
+            if not self.ended:
+                self.stop()
+                self.on_lost(sentence)
 
     async def _write_next(self, publisher: Publisher | None) -> None:
         count = message_ends(self.waiting, self.link.max_payload // 2)

@@ -20,7 +20,6 @@ from meup_agent.gateway.journal.postgres.log import (
 )
 from meup_agent.gateway.journal.postgres.tables import entries_of, facts_of, name_bytes, name_of
 from meup_agent.gateway.journal.waiting import (
-    DecisionTable,
     JournalReader,
     Lost,
     NumberedJournal,
@@ -31,6 +30,7 @@ from meup_agent.protocol.proposals import ProposalState, first_moment
 from meup_agent.protocol.space.journal import (
     MAX_SEQ,
     DecisionFollower,
+    DecisionTable,
     Entry,
     HistoryPage,
     HistoryQuery,
