@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import quote
@@ -172,7 +172,7 @@ class Archive:
         self, path: Path, *, accept_damage: bool = False, looks_through: bool = True
     ) -> None:
         self._path = path
-        self._connections: list[sqlite3.Connection] = []
+        self._opened = ExitStack()
         try:
             if not path.is_file():
                 raise ConfigurationError(f"there is no journal {path}; give a journal's file")
@@ -202,8 +202,7 @@ class Archive:
             raise
 
     def close(self) -> None:
-        while self._connections:
-            self._connections.pop().close()
+        self._opened.close()
 
     def check(self) -> None:
         """Check each row now, and not when it is read.
@@ -293,22 +292,14 @@ class Archive:
         except (sqlite3.Error, DamagedIndex, UnicodeDecodeError):
             return None  # who reads all of it says what is damaged
 
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        assert self._connections, "it was closed"
-        return self._connections[-1]
-
     def _open_readable(self, connection: sqlite3.Connection, found: Survey) -> None:
         """Read from a copy of what can be read: an index that is damaged leaves out entries."""
         # Without a name it is in a file of SQLite's own, which goes with the connection.
-        readable = sqlite3.connect("", isolation_level=None)
-        self._connections.append(readable)
-        write_readable(readable, connection, found)
+        write_readable(self._connect("", isolation_level=None), connection, found)
 
     def _open(self) -> sqlite3.Connection:
         address = f"file:{quote(str(self._path.absolute()))}"
-        connection = sqlite3.connect(f"{address}?mode=ro", uri=True, timeout=BUSY_SECONDS)
-        self._connections.append(connection)
+        connection = self._connect(f"{address}?mode=ro", uri=True, timeout=BUSY_SECONDS)
         try:
             connection.execute("SELECT count(*) FROM sqlite_schema")
         except sqlite3.Error as error:
@@ -317,8 +308,12 @@ class Archive:
             if not is_database or wal_of(self._path).exists():
                 raise
             # In a directory that cannot be written nothing writes, so the file is all there is.
-            connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
-            self._connections.append(connection)
+            return self._connect(f"{address}?immutable=1", uri=True)
+        return connection
+
+    def _connect(self, address: str, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = sqlite3.connect(address, **options)
+        self._connection = self._opened.enter_context(closing(connection))
         return connection
 
     def _find_lost_pages(self) -> int:

@@ -11,7 +11,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -121,17 +121,16 @@ class Database:
         self.path = path = Path(os.path.realpath(path))
         self.tail_lost = False
         self._accept_damage = accept_damage
-        self._lock: FileLock | None = None
-        self._connections: list[sqlite3.Connection] = []
+        self._opened = ExitStack()
         is_old = path.exists()
         try:
-            self._lock = FileLock(path)
-            if os.fstat(self._lock.descriptor).st_size:
-                self._check_wal(self._lock, refuse=synchronous == "full" and not accept_damage)
+            lock = self._opened.enter_context(closing(FileLock(path)))
+            if os.fstat(lock.descriptor).st_size:
+                self._check_wal(lock, refuse=synchronous == "full" and not accept_damage)
             elif is_old:
                 self._check_empty()
             self.writer = self._connect(path)
-            self._check_form(self.writer, self._lock)
+            self._check_form(self.writer, lock)
             self.writer.execute(f"PRAGMA synchronous = {synchronous.upper()}")
             self.writer.execute(f"PRAGMA journal_size_limit = {MAX_WAL_BYTES}")
             self.reader = self._connect(path)
@@ -158,12 +157,8 @@ class Database:
 
     def close(self) -> None:
         """Close the file; what is in the file beside it goes into it first, if it can."""
-        for connection in reversed(self._connections):
-            with suppress(sqlite3.Error):
-                connection.close()
-        self._connections.clear()
-        if self._lock is not None:
-            self._lock.close()
+        with suppress(sqlite3.Error):
+            self._opened.close()
 
     def _check_wal(self, lock: FileLock, *, refuse: bool) -> None:
         """Find damage that SQLite would pass over without a word, and keep what it would drop."""
@@ -257,8 +252,7 @@ class Database:
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        self._connections.append(connection)
-        return connection
+        return self._opened.enter_context(closing(connection))
 
 
 def checkpoint(connection: sqlite3.Connection) -> None:
@@ -283,36 +277,28 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._key: tuple[int, int] | None = None
-        self._beside: sqlite3.Connection | None = None
         # Two threads that open one file at once would each close a descriptor of the other's file.
-        with _changing:
+        with _changing, ExitStack() as opened:
             with suppress(FileNotFoundError):
                 if _key_of(path.stat()) in _held:
                     raise _anothers(path)
             self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                self._lock(path)
-            except BaseException:
-                os.close(self.descriptor)
-                raise
-            self._key = _key_of(os.fstat(self.descriptor))
-            _held.add(self._key)
+            opened.callback(os.close, self.descriptor)
+            self._lock(path, opened)
+            key = _key_of(os.fstat(self.descriptor))
+            _held.add(key)
+            opened.callback(_held.discard, key)
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
         """Close the file; after SQLite has."""
         with _changing:
-            if self._key is None:
-                return
-            _held.discard(self._key)
-            self._key = None
-            if self._beside is not None:
-                self._beside.close()
-            os.close(self.descriptor)
+            self._opened.close()
 
-    def _lock(self, path: Path) -> None:
+    def _lock(self, path: Path, opened: ExitStack) -> None:
         if not HAS_DESCRIPTOR_LOCKS:
-            self._beside = _lock_beside(path, os.fstat(self.descriptor).st_nlink)
+            beside = _lock_beside(path, os.fstat(self.descriptor).st_nlink)
+            opened.callback(beside.close)
             return
         import fcntl
 
