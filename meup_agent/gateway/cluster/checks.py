@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from meup_agent.errors import ConfigurationError
@@ -63,12 +64,9 @@ def check_streams(config: Config) -> str:
         return ""
     from meup_agent.gateway.journal.nats.journal import NatsArchive
 
-    archive = NatsArchive(nats, [space.id for space in config.spaces])
-    try:
+    with closing(NatsArchive(nats, [space.id for space in config.spaces])) as archive:
         for space in archive.spaces:
             archive.log_of(space).refuse_copy()
-    finally:
-        archive.close()
     if nats.replicas == 1 and nats.monitoring is None:
         return (
             "journal.nats.replicas is 1, and whether the server keeps what it accepts through a"

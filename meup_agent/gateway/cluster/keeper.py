@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -360,9 +360,8 @@ async def keep_spaces(
     nats = journal.nats
     assert nats is not None, "who calls this asked before"
     check_several(config)
-    link = Link(nats)
-    link.open()
-    try:
+    async with aclosing(Link(nats)) as link:
+        link.open()
         check_message_size(max_frame_bytes(link), config.limits.max_message_bytes)
         await link.do(link.find_jetstream())
         membership = ClusterMembership(
@@ -391,8 +390,6 @@ async def keep_spaces(
                     await each.settle()
             membership.end()
             runtime.abandon_spaces()
-    finally:
-        await link.aclose()
 
 
 def _note_end(runtime: GatewayRuntime, running: asyncio.Task[None]) -> None:

@@ -323,9 +323,12 @@ class ClusterMembership:
                 f"journal.nats.cluster_token: the gateway {self._foreign.node!a} has another"
                 " one, or none; give all the same (those of another cluster: another prefix)"
             )
-        for known in tuple(self._others.values()):
+        for nonce, known in tuple(self._others.items()):
             if known.heartbeat.config != self._own.config:
-                await self._check(known.heartbeat)
+                answer = await self._ask(nonce, HELLO_SECONDS)
+                theirs = None if answer is None else self._note_parts(answer.body)
+                if theirs is not None:  # else it has gone meanwhile
+                    refuse_differing(self.parts, theirs, known.heartbeat.node)
         await self._subscribe("hello", lambda message: self._answer(message, self._own))
         if self._others:
             names = ", ".join(sorted(ascii(each.heartbeat.node) for each in self._others.values()))
@@ -343,13 +346,6 @@ class ClusterMembership:
         subscriptions, self._subscriptions = self._subscriptions, []
         for each in subscriptions:
             self.link.begin(partial(unsubscribe, each))
-
-    async def _check(self, other: NodeHeartbeat) -> None:
-        answer = await self._ask(other.nonce, HELLO_SECONDS)
-        theirs = None if answer is None else self._note_parts(answer.body)
-        if theirs is None:
-            return  # it has gone meanwhile
-        refuse_differing(self.parts, theirs, other.node)
 
     def _note_parts(self, body: bytes) -> Mapping[str, str] | None:
         """Take in another gateway's answer; ``None``: it is none."""

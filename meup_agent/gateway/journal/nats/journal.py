@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -472,9 +472,8 @@ def check(config: JournalConfig) -> tuple[str, int]:
     """
     nats = config.nats
     assert nats is not None, "the table of engines asked before"
-    link = Link(nats)
-    link.open()
-    try:
+    with closing(Link(nats)) as link:
+        link.open()
         link.wait(link.find_jetstream(), START_SECONDS)
         if nats.replicas > 1 and not link.server.get("cluster"):
             raise ConfigurationError(
@@ -482,8 +481,6 @@ def check(config: JournalConfig) -> tuple[str, int]:
                 " to have each message; make it one of several, or set replicas: 1"
             )
         return f"{link.place} (prefix {nats.prefix})", max_frame_bytes(link)
-    finally:
-        link.close()
 
 
 # --- streams as other programs read them: nothing in them changes by it ---
