@@ -170,11 +170,6 @@ class RunChecker:
             )
 
         await _until(goes_on, f"{cause}: what was said before is not accepted", seconds)
-        stall = self._stall(cause, since)
-        self.stalls.append(stall)
-        return stall
-
-    def _stall(self, cause: str, since: float) -> Stall:
         waits = [
             (moment, moment - record.said[id_])
             for record in self.records
@@ -183,7 +178,9 @@ class RunChecker:
         ]
         moments = sorted(moment for moment, _ in waits)
         pauses = (after - before for before, after in pairwise([since, *moments]))
-        return Stall(cause, max(pauses), max(wait for _, wait in waits))
+        stall = Stall(cause, max(pauses), max(wait for _, wait in waits))
+        self.stalls.append(stall)
+        return stall
 
     async def settle(self, seconds: float) -> CheckResult:
         """Have the agents rest, read the stream when nothing is on its way, and compare.

@@ -256,11 +256,11 @@ class AgentGroup:
             await tasks.start(self._take_part, name)
 
     async def _take_part(self, name: str, *, task_status: Any) -> None:
-        agent, work = Agent(name), self._talk
+        agent = Agent(name)
         if name == REVIEWER:
-            agent, work = self.calls.reviewer(), _only_answer
+            agent = self.calls.reviewer()
         elif name == COUNTER:
-            agent, work = self.calls.counter(), _only_answer
+            agent = self.calls.counter()
         record = self.records[name]
         connector = ClusterConnector(self._cluster.urls, self._joined, record)
         self._joined += 1
@@ -273,7 +273,9 @@ class AgentGroup:
             grace=0.0,
         ) as space:
             task_status.started()
-            await work(space, record)
+            if name not in (REVIEWER, COUNTER):
+                await self._talk(space, record)
+            await anyio.sleep_forever()
 
     async def _talk(self, space: Space, record: Record) -> None:
         async with anyio.create_task_group() as tasks:
@@ -284,17 +286,12 @@ class AgentGroup:
                 if number % CHATS_PER_CALL == 1:
                     tasks.start_soon(self.calls.propose, space)
                 await anyio.sleep(self.pace)
-        await anyio.sleep_forever()
 
 
 async def say(space: Space, record: Record, text: str) -> None:
     """Say something, and take down when."""
     said = anyio.current_time()
     record.say(await space.chat(text), said)
-
-
-async def _only_answer(space: Space, record: Record) -> None:
-    await anyio.sleep_forever()
 
 
 # --- an agent in a process of its own, to be killed ---

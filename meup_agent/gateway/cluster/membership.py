@@ -140,10 +140,11 @@ def refuse_differing(ours: Mapping[str, str], theirs: Mapping[str, str], node: s
     """
     differing = differing_parts(ours, theirs)
     if differing:
+        more = f" (and at {len(differing) - 1} more keys)" if differing[1:] else ""
         raise ConfigurationError(
-            f"{differing[0]}: the gateway {node} has another configuration there"
-            f"{_and_more(differing)}; give all the same file: those that run read participants"
-            " again (meup gateway reload), and all else at a start, for which stop all of them"
+            f"{differing[0]}: the gateway {node} has another configuration there{more}; give all"
+            " the same file: those that run read participants again (meup gateway reload), and all"
+            " else at a start, for which stop all of them"
         )
 
 
@@ -524,8 +525,3 @@ async def find_owner(link: Link, prefix: str) -> str | None:
     with suppress(msgspec.MsgspecError):
         return _read_heartbeat(Signer("").read(body).body).node
     return ""
-
-
-def _and_more(keys: Iterable[str]) -> str:
-    _, *more = keys
-    return f" (and at {len(more)} more keys)" if more else ""

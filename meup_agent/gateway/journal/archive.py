@@ -13,7 +13,6 @@ from urllib.parse import quote
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal.damage import (
     BUSY_SECONDS,
-    Survey,
     check_structure,
     error_text,
     find_damage,
@@ -193,7 +192,9 @@ class Archive:
             if found.is_damaged:
                 if not accept_damage:
                     raise self._is_damaged(str(found))
-                self._open_readable(connection, found)
+                # From a copy of what can be read, as an index that is damaged leaves out entries.
+                # Without a name it is in a file of SQLite's own, which goes with the connection.
+                write_readable(self._connect("", isolation_level=None), connection, found)
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self.close()
             raise self._unreadable(error) from None
@@ -291,11 +292,6 @@ class Archive:
                 return find_chains(connection, space, query) if is_whole else None
         except (sqlite3.Error, DamagedIndex, UnicodeDecodeError):
             return None  # who reads all of it says what is damaged
-
-    def _open_readable(self, connection: sqlite3.Connection, found: Survey) -> None:
-        """Read from a copy of what can be read: an index that is damaged leaves out entries."""
-        # Without a name it is in a file of SQLite's own, which goes with the connection.
-        write_readable(self._connect("", isolation_level=None), connection, found)
 
     def _open(self) -> sqlite3.Connection:
         address = f"file:{quote(str(self._path.absolute()))}"

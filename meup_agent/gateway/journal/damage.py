@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from meup_agent.errors import system_reason
 from meup_agent.gateway.journal.rows import (
     DAMAGE,
     READ_SMALL,
@@ -197,9 +198,7 @@ def good_rows(connection: sqlite3.Connection, bad: list[int] | None = None) -> I
 
 def error_text(error: Exception) -> str:
     """The reason that the system or SQLite gives, in lower case."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error)
+    return system_reason(error) if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def is_damage(error: Exception) -> bool:
@@ -211,37 +210,36 @@ def is_damage(error: Exception) -> bool:
 def _each_row(connection: sqlite3.Connection) -> Iterator[tuple[Any, ...]]:
     query = rows_query("NOT INDEXED WHERE seq > ? ORDER BY seq")
 
-    def next_row(after: int) -> tuple[Any, ...] | None:
-        """The next row; ``None``: there is none. OutOfOrder, or an error: it cannot be read."""
-        row: tuple[Any, ...] | None = connection.execute(f"{query} LIMIT 1", (after,)).fetchone()
-        if row is not None and row[0] <= after:
-            raise _OutOfOrder
-        return row
+    def rows(after: int, limit: int = -1) -> Iterator[tuple[Any, ...]]:
+        """The rows behind a number. OutOfOrder, or an error: one cannot be read."""
+        for values in connection.execute(f"{query} LIMIT ?", (after, limit)):
+            if values[0] <= after:
+                raise _OutOfOrder
+            after = values[0]
+            yield values
 
     def can_read(after: int) -> bool:
         try:
-            next_row(after)
+            list(rows(after, 1))
+            return True
         except (sqlite3.Error, _OutOfOrder) as error:
             _check_damage(error)
             return False
-        return True
 
     after = 0
     while True:
         try:
-            for values in connection.execute(query, (after,)):
-                if values[0] <= after:
-                    raise _OutOfOrder
+            for values in rows(after):
                 after = values[0]
                 yield values
+            return
         except (sqlite3.Error, _OutOfOrder) as error:
             _check_damage(error)
-        else:
-            return
-        if can_read(after) and (row := next_row(after)) is not None:
+        if can_read(after):
             # The cursor reads one ahead: it fails for the row before the damage, too.
-            after = row[0]
-            yield row
+            for values in rows(after, 1):
+                after = values[0]
+                yield values
         readable = _pass_over(can_read, after)
         if readable is None:
             return

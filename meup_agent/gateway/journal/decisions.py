@@ -247,11 +247,9 @@ def read_chains(
     Raises:
         DamagedIndex: One cannot be read.
     """
-    known_until, segments = 0, list[NameSegment]()
-    for last, segment in read_names(connection):
-        known_until = last
-        segments.append(segment)
-    segments.append(resume_segment(connection, known_until).segment())
+    whole = dict(read_names(connection))
+    rest = resume_segment(connection, max(whole, default=0)).segment()
+    segments = [*whole.values(), rest]
     found, known, size = dict[int, Entry](), set[int](), 0
     wanted = set(begun)
     for _ in range(MAX_ROUNDS):
@@ -604,14 +602,12 @@ def find_chains(connection: sqlite3.Connection, space: str, query: DecisionQuery
         states = {*query.states, ProposalState.PENDING}
         where = f"{where} AND state IN ({', '.join('?' * len(states))})"
         values += states
-    limit, name = MAX_CHAINED + 1, query.id
-    if name is None:
+    limit = MAX_CHAINED + 1
+    if (name := query.id) is None:
         rows = [*_rows(connection, f"{where} LIMIT ?", *values, limit)]
-    else:
-        rows = [*_rows(connection, f"{where} AND id = ? LIMIT ?", *values, name, limit)]
-    if name is not None and not rows:
+    elif not (rows := [*_rows(connection, f"{where} AND id = ? LIMIT ?", *values, name, limit)]):
         begin = f"{where} AND substr(id, 1, ?) = ? LIMIT ?"
-        rows += _rows(connection, begin, *values, len(name), name, MAX_BEGINNING)
+        rows = [*_rows(connection, begin, *values, len(name), name, MAX_BEGINNING)]
     if len(rows) > MAX_CHAINED:
         return None
     found = read_chains(connection, space, [row.seq for row in rows])

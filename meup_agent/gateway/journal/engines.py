@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error
 from meup_agent.gateway.config import Config, JournalConfig
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.gateway.journal.sqlite import SqliteJournal
@@ -98,7 +98,7 @@ def _check_file(config: JournalConfig, max_message_bytes: int) -> str:
     """Look at a journal's file; a gateway that runs may have it open."""
     path = config.path
     assert path is not None
-    try:
+    with explain_os_error(f"journal.path: {path} cannot be looked at"):
         if not path.parent.is_dir():
             raise ConfigurationError(f"journal.path: there is no folder {path.parent}")
         if path.is_dir():
@@ -106,9 +106,6 @@ def _check_file(config: JournalConfig, max_message_bytes: int) -> str:
         if path.exists() and path.stat().st_size:
             with closing(Archive(path)) as archive:
                 archive.check()
-    except OSError as error:
-        why = system_reason(error)
-        raise ConfigurationError(f"journal.path: {path} cannot be looked at ({why})") from None
     return str(path)
 
 

@@ -137,23 +137,17 @@ class Database:
             self.reader.execute("PRAGMA query_only = TRUE")
         except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
             self.close()
+            said = "cannot be used"
+            advice = "give a file that this process may write, in a directory that is there"
             if is_damage(error):
-                raise ConfigurationError(
-                    f"the journal {path} is damaged, or no journal: {error_text(error)}; restore a"
-                    " backup, or give another file"
-                ) from None
+                said = "is damaged, or no journal"
+                advice = "restore a backup, or give another file"
             raise ConfigurationError(
-                f"the journal {path} cannot be used: {error_text(error)}; give a file that this"
-                " process may write, in a directory that is there"
+                f"the journal {path} {said}: {error_text(error)}; {advice}"
             ) from None
         except ConfigurationError:
             self.close()
             raise
-
-    def file_size(self) -> int:
-        """Bytes of the file and of the one beside it."""
-        files = (self.path, wal_of(self.path))
-        return sum(each.stat().st_size for each in files if each.exists())
 
     def close(self) -> None:
         """Close the file; what is in the file beside it goes into it first, if it can."""
@@ -580,7 +574,8 @@ class SqliteJournal(NumberedJournal):
 
     def size(self) -> int | None:
         """See :meth:`~meup_agent.protocol.space.journal.Journal.size`; of its files."""
-        return self._database.file_size()
+        path = self._database.path
+        return sum(each.stat().st_size for each in (path, wal_of(path)) if each.exists())
 
     def resume_from(self, space: str, seen: int) -> int:
         floor = self.floor(space)

@@ -254,7 +254,7 @@ class WriteJob(NamedTuple):
     proposals: Sequence[DecisionRow] = ()  # as they are from then on
 
 
-class _JournalThread(threading.Thread):
+class _JournalThread(threading.Thread, ABC):
     """A thread of the journal, which tells its failure and ends.
 
     A daemon, so that a process that is ending does not wait for a disk that hangs.
@@ -262,18 +262,22 @@ class _JournalThread(threading.Thread):
 
     on_failed: Callable[[Exception], object]
 
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        super().__init__(target=work, name=f"meup-journal-{name}", daemon=True)
+    def __init__(self, name: str) -> None:
+        super().__init__(name=f"meup-journal-{name}", daemon=True)
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Work until the end."""
 
     def run(self) -> None:
-        """Work until the end."""
+        """Work, and tell a failure."""
         try:
-            super().run()
+            self._work()
         except Exception as error:
             self.on_failed(error)
 
 
-class WriterThread(_JournalThread, ABC):
+class WriterThread(_JournalThread):
     """Writes what is handed to it, in batches, in order, and applies the retention in between.
 
     In its thread it tells the last number that was committed, or the failure after which nothing is
@@ -287,7 +291,7 @@ class WriterThread(_JournalThread, ABC):
     on_written: Callable[[int], object]
 
     def __init__(self, config: JournalConfig, now: Callable[[], int]) -> None:
-        super().__init__("writer", self._work)
+        super().__init__("writer")
         self._max_age = None if config.max_age is None else round(config.max_age * 1_000_000)
         self._max_bytes = config.max_bytes
         self._forgets = config.max_age is not None or config.max_bytes is not None
@@ -413,7 +417,7 @@ class JournalReader(_JournalThread, Generic[C]):
     on_read: Callable[[Then, Any], object]
 
     def __init__(self, connection: C) -> None:
-        super().__init__("reader", self._work)
+        super().__init__("reader")
         self._connection = connection
         self._jobs: SimpleQueue[tuple[Callable[[C], Any], Then] | None] = SimpleQueue()
 

@@ -477,22 +477,17 @@ class Link:
         assert self._client is not None, "it was opened"
         return self._client
 
-    @property
-    def jetstream(self) -> Any:
-        return self.client.jetstream(timeout=ANSWER_SECONDS)
-
     async def bucket(self, name: str, **made: Any) -> Any:
         """A bucket, which is made as these say if it is not there; ``None``: nothing says so."""
         from nats.js.errors import BucketNotFoundError
 
+        jetstream = self.client.jetstream(timeout=ANSWER_SECONDS)
         try:
-            return await self.jetstream.key_value(name)
+            return await jetstream.key_value(name)
         except BucketNotFoundError:
             if not made:
                 return None
-            return await self.jetstream.create_key_value(
-                bucket=name, history=1, direct=False, **made
-            )
+            return await jetstream.create_key_value(bucket=name, history=1, direct=False, **made)
 
     async def value(self, bucket: str, key: str) -> bytes | None:
         """The value of a key in a bucket; ``None``: there is none."""

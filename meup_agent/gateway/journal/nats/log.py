@@ -321,6 +321,7 @@ class SpaceLog:
         """The name of the stream."""
         self.subject = f"{self.config.prefix}.log.{token}"
         """The one subject of its messages."""
+        self._bucket = f"{self.config.prefix}-facts"
         self.accepts_damage = False
         self.is_copied_to = False  # that has begun, and is not over
         self.base = 0
@@ -809,10 +810,6 @@ class SpaceLog:
         return tuple(found)
 
     # --- facts --------------------------------------------------------------------------------
-
-    @property
-    def _bucket(self) -> str:
-        return f"{self.config.prefix}-facts"
 
     async def read_checkpoint(self) -> Checkpoint:
         """The facts that were written down last.
