@@ -13,9 +13,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from meup_agent import Agent, Backoff, Fulfillment, Proposal, Rejection, Settings, Space
-from meup_agent.cli.cluster.programs import SPACE, Cluster, ClusterProgram
+from meup_agent.cli.cluster.programs import MAX_PAYLOAD, SPACE, Cluster, ClusterProgram
 from meup_agent.errors import InvalidEnvelope, MeupError
-from meup_agent.processes.guarded import CHUNK, read_from, read_lines
+from meup_agent.processes.guarded import read_from, read_lines
 from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.membership import read_seq
@@ -296,6 +296,9 @@ async def say(space: Space, record: Record, text: str) -> None:
 
 # --- an agent in a process of its own, to be killed ---
 
+SAID: Final = b"said "
+"""Begins a line with the id of what the agent has said; any other line is a frame that it read."""
+
 
 class AgentProcess:
     """An agent in a process of its own; what it said and read comes over its standard output.
@@ -327,8 +330,11 @@ class AgentProcess:
             stream = self.program.process.guard.stdout
             assert stream is not None, "it has a pipe"
             is_told = False
-            async for line in read_lines(partial(read_from, stream.fileno()), CHUNK):
-                self._take(line.decode())
+            async for line in read_lines(partial(read_from, stream.fileno()), MAX_PAYLOAD):
+                if line.startswith(SAID):
+                    self.record.say(line.removeprefix(SAID).decode(), anyio.current_time())
+                else:
+                    self.record.read(line)
                 if not is_told and self.record.accepted:
                     is_told = True
                     task_status.started()
@@ -337,29 +343,17 @@ class AgentProcess:
         finally:
             self.program.close()
 
-    def _take(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        if word == "said":
-            self.record.say(rest, anyio.current_time())
-        elif word == "heard":
-            seq, id_, sender, kind = rest.split("\t")
-            self.record.heard.append(ReadEntry(int(seq), id_, sender, kind))
-            if sender == self.record.name:
-                self.record.accept(id_)
-        elif word == "gap":
-            self.record.gaps += 1
-
 
 class _PrintedRecord(Record):
-    """A record that is written to standard output."""
+    """A record that is written to standard output: each frame, which has no line breaks."""
 
     def read(self, frame: bytes) -> None:
-        heard, gaps = len(self.heard), self.gaps
-        super().read(frame)
-        for each in self.heard[heard:]:
-            sys.stdout.write("heard " + "\t".join(map(str, each[:4])) + "\n")
-        sys.stdout.write("gap\n" * (self.gaps - gaps))
-        sys.stdout.flush()
+        _print(frame)
+
+
+def _print(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.flush()
 
 
 async def _run_agent() -> None:
@@ -375,9 +369,7 @@ async def _run_agent() -> None:
         grace=0.0,
     ) as space:
         for number in range(sys.maxsize):
-            id_ = await space.chat(f"{name} says {number}")
-            sys.stdout.write(f"said {id_}\n")
-            sys.stdout.flush()
+            _print(SAID + (await space.chat(f"{name} says {number}")).encode())
             await anyio.sleep(float(os.environ["MEUP_PACE"]))
 
 
