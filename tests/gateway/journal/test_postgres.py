@@ -1,6 +1,8 @@
 """The journal in PostgreSQL: its fence, its lock, and a server that goes away."""
 
 import asyncio
+import importlib
+import sys
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing, suppress
@@ -98,6 +100,16 @@ def a_lock_that_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways that all believe that they have the lock."""
 
     monkeypatch.setattr(OwnedLog, "_lock", lambda _: True)
+
+
+async def test_the_extra_is_named_where_its_library_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = OwnedLog.__module__
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ConfigurationError, match=r"pip install 'meup-agent\[postgres\]'"):
+        importlib.import_module(module)
 
 
 @pytest.mark.usefixtures("a_lock_that_lies")
