@@ -679,11 +679,14 @@ class OfferFinder:
             FoundTool(owner, tool, self.lists.described(owner, TOOLS, tool)) for owner in owners
         ]
 
-    async def owner(self, kind: str, name: str, timeout: float | None) -> str:
-        """The one participant that has what is named, the same as before."""
+    async def owner(
+        self, kind: str, name: str, timeout: float | None, *, proposer: str = ""
+    ) -> str:
+        """The one participant, besides a proposer, that has what is named, the same as before."""
         offer = _FoundOffer(kind, name)
         limit = FIND_SECONDS if timeout is None else min(timeout, FIND_SECONDS)
         pinned = self._owners.get(offer)
+        pinned = None if pinned == proposer else pinned
         present = pinned is not None and pinned in self._session.table.roster
         if pinned is not None and present and await self._has(pinned, offer, limit) is not False:
             return pinned
@@ -692,18 +695,7 @@ class OfferFinder:
             if pinned in owners or not (present or owners):
                 return pinned  # away, it may come back: the call waits for it as any other does
             raise OwnerChanged(str(offer), pinned, owners)
-        if len(owners) != 1:
-            raise OwnerUnknown(str(offer), owners)
-        self._pin(offer, owners[0])
-        return owners[0]
-
-    async def executor(self, tool: str, proposer: str, timeout: float | None) -> str:
-        """The one participant besides a proposer that has the tool of its proposal."""
-        offer = _FoundOffer(TOOLS, tool)
-        if self._owners.get(offer) not in (None, proposer):
-            return await self.owner(TOOLS, tool, timeout)
-        limit = FIND_SECONDS if timeout is None else min(timeout, FIND_SECONDS)
-        owners = [each for each in await self._owners_of(offer, limit) if each != proposer]
+        owners = [each for each in owners if each != proposer]
         if len(owners) != 1:
             raise OwnerUnknown(str(offer), owners)
         self._pin(offer, owners[0])

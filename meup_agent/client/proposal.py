@@ -44,6 +44,7 @@ from meup_agent.client.messages import (
     with_explanation,
     write_params,
 )
+from meup_agent.client.offers import TOOLS, OfferFinder
 from meup_agent.errors import (
     AlreadyDecided,
     AlreadyInProgress,
@@ -92,7 +93,6 @@ from meup_agent.session.outbox import checked_timeout, checked_ttl
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from meup_agent.client.offers import OfferFinder
     from meup_agent.session import Session
 
 
@@ -317,7 +317,7 @@ class Proposal:
                 f"proposal {self.id} does not say who should carry it out; "
                 "name the executor: fulfill(executor=…)"
             )
-        return await self._finder.executor(self.tool, self.proposer, timeout)
+        return await self._finder.owner(TOOLS, self.tool, timeout, proposer=self.proposer)
 
     def _traced(self, verdict: str, rule: dict[str, Any] | None) -> AbstractContextManager[None]:
         tracer = self._session.tracer
