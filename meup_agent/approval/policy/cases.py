@@ -21,6 +21,8 @@ from meup_agent.approval.policy.rules import (
     RuleSet,
     Verdict,
     as_patterns,
+    is_count,
+    named_rules,
 )
 from meup_agent.approval.shell.line import load_parser
 from meup_agent.errors import ConfigurationError
@@ -94,7 +96,7 @@ def _read_case(given: object, place: str) -> PolicyCase:
         raise ConfigurationError(f"{place}.expect: expected one of {', '.join(verdicts)}")
     if rule is not None and not isinstance(rule, str):
         raise ConfigurationError(f"{place}.rule: expected the name of a rule")
-    if isinstance(earlier, bool) or not isinstance(earlier, int) or not 0 <= earlier <= MAX_COUNT:
+    if not is_count(earlier) or not 0 <= earlier <= MAX_COUNT:
         raise ConfigurationError(f"{place}.earlier: expected a number of calls up to {MAX_COUNT}")
     about = read_keys(case.get("call"), f"{place}.call", _CALL_KEYS)
     for key in ("tool", "proposer", "target", "method"):
@@ -166,7 +168,7 @@ class AllowedCalls:
         # Each allow, as it would be if it named all arguments.
         self._open = [
             (name, rule, Policy([replace(rule, others="any")]))
-            for name, rule in zip(policy.names, policy.rules, strict=True)
+            for rule, name in named_rules(policy)
             if isinstance(rule, AllowRule) and rule.others_free is not None
         ]
         self.count = self.turned_count = 0
@@ -242,7 +244,7 @@ class Sample(NamedTuple):
 
 def samples_of(policy: Policy) -> Iterator[tuple[str, str, Sample]]:
     """The name of a rule, one of its patterns in words, and its samples, for each that has some."""
-    for rule, name in zip(policy.rules, policy.names, strict=True):
+    for rule, name in named_rules(policy):
         reading = Reading.NARROW if isinstance(rule, AllowRule) else Reading.WIDE
         given = [("tool", rule.tool)]
         for arguments in as_patterns(rule.arguments):

@@ -37,6 +37,7 @@ from meup_agent.approval.policy.rules import (
     Verdict,
     as_patterns,
     deny,
+    named_rules,
 )
 from meup_agent.approval.yeses import list_yeses
 from meup_agent.causes import Reason
@@ -1140,7 +1141,7 @@ def find_own_file(call: Call, names: Collection[str]) -> str:
 
 def refuse_quorum(policy: RuleSet) -> None:
     """Raise ConfigurationError for a policy with a quorum: its votes would never be counted."""
-    for rule, name in zip(policy.rules, policy.names, strict=True):
+    for rule, name in named_rules(policy):
         if isinstance(rule, QuorumRule):
             raise ConfigurationError(
                 f"{name}: it is a quorum, and no votes are counted here, so no call of it could be"

@@ -16,14 +16,15 @@ from meup_agent.approval.policy.rules import (
     RULES,
     AllowRule,
     AskRule,
-    BeginningIndex,
     DenyRule,
     LimitRule,
     PeopleRule,
     PolicyRule,
+    RuleSet,
     as_patterns,
     beginnings_of,
     is_choice_without_wildcard,
+    named_rules,
     plain_value,
     suggest,
 )
@@ -72,19 +73,19 @@ class Finding(NamedTuple):
     text: str
 
 
-def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+def find_unreachable(policy: RuleSet) -> Iterator[Finding]:
     """Rules that the rules before them leave nothing."""
+    rules, names = policy.rules, policy.names
     before = [
         [(each, each.pattern) for each in _alternatives(rule, by_tool=False)] for rule in rules
     ]
-    tools = BeginningIndex([rule.pattern.get("tool") for rule in rules])
     for index, rule in enumerate(rules):
         if isinstance(rule, LimitRule) and rule in rules[:index]:
             same = names[rules.index(rule)]
             yield Finding("warning", f"{names[index]}: {same} says the same; take one of them out")
             continue
         taken = [
-            _taken_by(one, {n: before[n] for n in _find_beside(one, tools) if n < index})
+            _taken_by(one, {n: before[n] for n in _find_beside(one, policy) if n < index})
             for one in _alternatives(rule)
         ]
         if None in taken:
@@ -99,10 +100,9 @@ def find_unreachable(rules: Sequence[PolicyRule], names: Sequence[str]) -> Itera
         yield Finding(level, f"{said}; move it before that, or take it out")
 
 
-def _find_beside(rule: PolicyRule, tools: BeginningIndex) -> list[int]:
+def _find_beside(rule: PolicyRule, policy: RuleSet) -> list[int]:
     """The numbers of rules whose tools begin as those of a rule do: no other takes all of them."""
-    beginnings = beginnings_of(rule.pattern.get("tool"))
-    return tools.find_any(beginnings)
+    return policy.tool_index.find_any(beginnings_of(rule.pattern.get("tool")))
 
 
 def _taken_by(
@@ -147,16 +147,16 @@ def _alternatives(rule: PolicyRule, *, by_tool: bool = True) -> list[PolicyRule]
     ]
 
 
-def find_contradictions(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+def find_contradictions(policy: RuleSet) -> Iterator[Finding]:
     """Pairs of which an allow takes calls that a later rule would have held back.
 
     An allow of a part of what a rule behind it holds back is an exception: that is told, and not
     even that before a last rule for everything else.
     """
-    tools = BeginningIndex([rule.pattern.get("tool") for rule in rules])
+    rules, names = policy.rules, policy.names
     pairs = set[tuple[int, int]]()
     for number, rule in enumerate(rules):
-        pairs.update((min(number, each), max(number, each)) for each in _find_beside(rule, tools))
+        pairs.update((min(number, each), max(number, each)) for each in _find_beside(rule, policy))
     for number, other in sorted(pairs):
         first, second = rules[number], rules[other]
         if not isinstance(first, AllowRule) or not isinstance(second, PeopleRule | DenyRule):
@@ -189,9 +189,9 @@ def _takes_any_tool(rule: PolicyRule) -> bool:
     return not {"*", "**"}.isdisjoint(as_patterns(rule.tool))
 
 
-def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+def find_wide(policy: RuleSet) -> Iterator[Finding]:
     """Rules that allow calls of any tool, of every one but some, or of all with some letter."""
-    for rule, name in zip(rules, names, strict=True):
+    for rule, name in named_rules(policy):
         if not isinstance(rule, AllowRule):
             continue
         if rule.tool is None and not rule.reads_line:
@@ -212,11 +212,9 @@ def find_wide(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Fin
             )
 
 
-def find_lines_compared_as_text(
-    rules: Sequence[PolicyRule], names: Sequence[str]
-) -> Iterator[Finding]:
+def find_lines_compared_as_text(policy: RuleSet) -> Iterator[Finding]:
     """Patterns of a command line that compare it as text, and rules whose parser is missing."""
-    for rule, name in zip(rules, names, strict=True):
+    for rule, name in named_rules(policy):
         if rule.reads_line and load_parser() is None:
             yield Finding(
                 "warning",
@@ -237,9 +235,9 @@ def _has_wildcard(pattern: object) -> bool:
     return isinstance(pattern, str) and (is_glob(pattern) or pattern.startswith(("!", "/")))
 
 
-def find_misread(rules: Sequence[PolicyRule], names: Sequence[str]) -> Iterator[Finding]:
+def find_misread(policy: RuleSet) -> Iterator[Finding]:
     """Patterns of arguments that take more than they seem to, or only their own braces."""
-    for rule, name in zip(rules, names, strict=True):
+    for rule, name in named_rules(policy):
         is_allow = isinstance(rule, AllowRule)
         for value in descendants([rule.pattern.get("arguments")]):
             if not isinstance(value, str):
@@ -543,7 +541,7 @@ def findings_of(policy: Policy) -> list[Finding]:
         *(find_unreachable, find_contradictions, find_wide, find_misread),
         find_lines_compared_as_text,
     )
-    return [each for find in finders for each in find(policy.rules, policy.names)]
+    return [each for find in finders for each in find(policy)]
 
 
 # --- watched policy ---

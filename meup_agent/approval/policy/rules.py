@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
 from enum import StrEnum
@@ -311,7 +311,7 @@ class QuorumRule(PeopleRule):
             raise ConfigurationError(f"among: {len(self.among)} may not vote; {MAX_VOTERS} may")
         if len(set(self.among)) != len(self.among):
             raise ConfigurationError("among: a name stands there twice; a person votes once")
-        if not _is_count(self.of):
+        if not is_count(self.of):
             raise ConfigurationError("of: expected a number of votes")
         if not 1 <= self.of <= len(self.among):
             raise ConfigurationError(
@@ -343,7 +343,7 @@ class LimitRule(PolicyRule):
     def __post_init__(self) -> None:
         """As any rule, with its numbers."""
         PolicyRule.__post_init__(self)
-        if not _is_count(self.count) or not 1 <= self.count <= MAX_COUNT:
+        if not is_count(self.count) or not 1 <= self.count <= MAX_COUNT:
             raise ConfigurationError(f"count: expected a number of calls from 1 to {MAX_COUNT}")
         check_seconds(self.every, "every")
         if self.per != "proposer":
@@ -395,7 +395,8 @@ def check_seconds(given: object, key: str) -> None:
         raise ConfigurationError(f"{key}: expected a span of time, more than nothing, up to a year")
 
 
-def _is_count(given: object) -> bool:
+def is_count(given: object) -> TypeGuard[int]:
+    """True for a whole number; JSON's true and false are none."""
     return isinstance(given, int) and not isinstance(given, bool)
 
 
@@ -944,7 +945,7 @@ class RuleSet:
         self._default = PolicyDecision(
             Verdict.ASK, DEFAULT, why="no rule matches", policy=self.digest
         )
-        self._tools = BeginningIndex([each.rule.pattern.get("tool") for each in self._compiled])
+        self.tool_index = BeginningIndex([each.rule.pattern.get("tool") for each in self._compiled])
         self._by_tool: dict[tuple[str, str], _ToolRules] = {}
 
     def __repr__(self) -> str:
@@ -1038,7 +1039,7 @@ class RuleSet:
         found = self._by_tool.get((method, tool))
         if found is None:
             work = WorkBudget(tool)
-            possible = [self._compiled[number] for number in self._tools.find(tool, work)]
+            possible = [self._compiled[number] for number in self.tool_index.find(tool, work)]
             found = _ToolRules(
                 [
                     _ToolRule(each, each.narrow.takes_tool(method, tool, work))
@@ -1050,6 +1051,11 @@ class RuleSet:
                 self._by_tool.clear()
             self._by_tool[method, tool] = found
         return found
+
+
+def named_rules(policy: RuleSet) -> Iterator[tuple[PolicyRule, str]]:
+    """The rules of a policy, each with its name."""
+    return zip(policy.rules, policy.names, strict=True)
 
 
 class _AskedParts:
@@ -1135,11 +1141,9 @@ def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) ->
     given: dict[str, Any] = {}
     match rule:
         case QuorumRule():
-            given = {"ttl": rule.ttl, "remind": rule.remind}
-            given |= {"of": rule.of, "among": tuple(rule.among)}
+            given = {"of": rule.of, "among": tuple(rule.among)}
         case AskRule():
-            given = {"ttl": rule.ttl, "remind": rule.remind}
-            given |= {"takes_word": rule.confirm is not None}
+            given = {"takes_word": rule.confirm is not None}
         case DenyRule():
             given = {"reason": str(rule.reason), "explain": rule.explain or ""}
         case LimitRule():
@@ -1150,6 +1154,8 @@ def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) ->
             given = {"reason": reason, "explain": over}
         case _:
             pass
+    if isinstance(rule, PeopleRule):
+        given |= {"ttl": rule.ttl, "remind": rule.remind}
     decision = PolicyDecision(
         verdict, name, why=why, policy=digest, number=index, text=text, **given
     )
