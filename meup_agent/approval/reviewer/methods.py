@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 import anyio
 import msgspec
 
-from meup_agent.approval.policy.rules import PolicyDecision, ToldCount, Vote, VoteCount
+from meup_agent.approval.policy.rules import PolicyDecision, ToldCount, Vote, VoteCount, is_count
 from meup_agent.client.messages import write_params
 from meup_agent.client.offers import TOOLS, ask_each
 from meup_agent.client.proposal_feed import ProposalFeed
@@ -41,6 +41,7 @@ from meup_agent.protocol.wire.payloads import (
     PREFIX,
     Call,
     as_object,
+    as_text,
     digest,
     objects_in,
     read_proposal,
@@ -205,9 +206,8 @@ def _read_all(listed: list[dict[str, Any]]) -> dict[str, ToolFacts]:
 
 
 def _read(tool: Mapping[str, Any]) -> ToolFacts:
-    description = tool.get("description")
     return ToolFacts(
-        description[:MAX_DESCRIPTION] if isinstance(description, str) else "",
+        as_text(tool.get("description"), MAX_DESCRIPTION),
         as_object(tool.get("inputSchema")),
         as_object(tool.get("annotations")),
         read_mark(tool),
@@ -544,15 +544,15 @@ def read_waiting(reviewer: str, said: Mapping[str, Any]) -> Iterable[tuple[Propo
 def read_rule(reviewer: str, said: Mapping[str, Any]) -> InboxRule:
     """The rule in one entry of a reviewer's answer."""
     rule = as_object(said.get("rule"))
-    number, digest = rule.get("number"), said.get("digest")
+    number = rule.get("number")
     return InboxRule(
         reviewer,
-        name=_text(rule.get("name")),
-        number=number if isinstance(number, int) and not isinstance(number, bool) else None,
-        text=_text(rule.get("text")),
+        name=as_text(rule.get("name"), MAX_TEXT),
+        number=number if is_count(number) else None,
+        text=as_text(rule.get("text"), MAX_TEXT),
         kind="quorum" if said.get("kind") == "quorum" else "ask",
         deadline=_moment(said.get("deadline")),
-        digest=digest if isinstance(digest, str) else "",
+        digest=as_text(said.get("digest")),
         # What holds back is read widely: another way to confirm is not known here.
         takes_word=said.get("confirm") is not None,
         **read_count(said),
@@ -561,22 +561,17 @@ def read_rule(reviewer: str, said: Mapping[str, Any]) -> InboxRule:
 
 def read_count(said: Mapping[str, Any]) -> dict[str, Any]:
     """The count in a reviewer's answer: ``of``, ``among`` and ``votes``."""
-    of, among = said.get("of"), said.get("among")
-    names = payloads.as_list(among)
+    of, names = said.get("of"), payloads.as_list(said.get("among"))
     votes = {
         voter: str(vote)
         for voter, vote in list(as_object(said.get("votes")).items())[:MAX_VOTERS]
         if vote in ("approve", "reject")
     }
     return {
-        "of": of if isinstance(of, int) and not isinstance(of, bool) else 0,
+        "of": of if is_count(of) else 0,
         "among": tuple(name for name in names[:MAX_VOTERS] if isinstance(name, str)),
         "votes": votes,
     }
-
-
-def _text(value: object) -> str:
-    return value[:MAX_TEXT] if isinstance(value, str) else ""
 
 
 def _moment(value: object) -> datetime | None:
@@ -598,9 +593,6 @@ JUDGE_SECONDS: Final = 10.0
 
 MAX_WORDS: Final = 500
 """Characters of a reviewer's words about an edited call that are told."""
-
-MAX_RULE_NAME: Final = 100
-"""Characters of a rule's name that are told."""
 
 
 async def check_edit(

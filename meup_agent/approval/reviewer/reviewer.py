@@ -9,8 +9,9 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -519,12 +520,9 @@ class Reviewer:
         held.count = count
         log.info("proposal %s of %r: %r votes %s; %s", *held_words(held), voter, given.vote, count)
         if decides:
-            assert self._tasks is not None
-            held.is_counted = True
-            self._counted += 1
             # It is not part of this handler, which ends with the answer to the voter.
             with handler_is(None):
-                self._tasks.start_soon(self._carry_out, held)
+                self._begin(held, partial(self._carry_out, held))
         return {
             "proposal": held.proposal.id,
             "proposer": held.proposal.proposer,
@@ -676,45 +674,45 @@ class Reviewer:
 
     def _use_yes(self, held: HeldProposal, decision: PolicyDecision) -> None:
         log.info("proposal %s of %r: allowed by %s", *held_words(held), printable(decision.rule))
+        self._begin(held, partial(self._decider.use_yes, held.proposal, held.space, decision))
+
+    # --- what votes, or a yes, have decided ---
+
+    def _begin(self, held: HeldProposal, work: Callable[[], Awaitable[object]]) -> None:
+        """Carry it out in a task of the reviewer's; nothing else decides it meanwhile."""
+
+        async def run() -> None:
+            try:
+                await work()
+            finally:
+                self._counted -= 1
+                self._end(held)
+                self._ended.notify_all()
+
+        assert self._tasks is not None
         held.is_counted = True
         self._counted += 1
-        assert self._tasks is not None
-        self._tasks.start_soon(self._carry_out_by_yes, held, decision)
-
-    async def _carry_out_by_yes(self, held: HeldProposal, decision: PolicyDecision) -> None:
-        try:
-            await self._decider.use_yes(held.proposal, held.space, decision)
-        finally:
-            self._counted -= 1
-            self._end(held)
-            self._ended.notify_all()
-
-    # --- what votes have decided ---
+        self._tasks.start_soon(run)
 
     async def _carry_out(self, held: HeldProposal) -> None:
         count = held.count
         assert count is not None
-        try:
-            with failure_logged(held.proposal):
-                if count.outcome is VoteOutcome.REJECTED:
-                    said = "; ".join(f"{who}: {text}" for who, text in count.explanations.items())
-                    words = f"The votes reject it: {count}.{f' {said}' if said else ''}"
-                    await self._reject(held, Reason.DISAGREE, words, held.told)
-                    return
-                again = await self._decider.decide(held.proposal, held.space, again=True)
-                if held.count is None or held.count.outcome is not VoteOutcome.APPROVED:
-                    return  # a vote was taken back meanwhile
-                if again.verdict is Verdict.DENY:
-                    await self._reject(held, again.reason, again.explain, again.told)
-                elif not _asks_the_same(held.decision, again):
-                    await self._begin_anew(held, again)
-                else:
-                    await self._accept_form(held, again)
-                    await held.proposal.fulfill(rule=held.told)
-        finally:
-            self._counted -= 1
-            self._end(held)
-            self._ended.notify_all()
+        with failure_logged(held.proposal):
+            if count.outcome is VoteOutcome.REJECTED:
+                said = "; ".join(f"{who}: {text}" for who, text in count.explanations.items())
+                words = f"The votes reject it: {count}.{f' {said}' if said else ''}"
+                await self._reject(held, Reason.DISAGREE, words, held.told)
+                return
+            again = await self._decider.decide(held.proposal, held.space, again=True)
+            if held.count is None or held.count.outcome is not VoteOutcome.APPROVED:
+                return  # a vote was taken back meanwhile
+            if again.verdict is Verdict.DENY:
+                await self._reject(held, again.reason, again.explain, again.told)
+            elif not _asks_the_same(held.decision, again):
+                await self._begin_anew(held, again)
+            else:
+                await self._accept_form(held, again)
+                await held.proposal.fulfill(rule=held.told)
 
     async def _accept_form(self, held: HeldProposal, decision: PolicyDecision) -> None:
         """Accept the form of the tool that the votes are about, for this call."""
