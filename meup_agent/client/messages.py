@@ -57,6 +57,7 @@ from meup_agent.protocol.wire.payloads import (
     PROPOSER,
     Call,
     JsonObject,
+    as_text,
     read_call,
     without_meta,
 )
@@ -294,10 +295,9 @@ class Chat:
 
     def __init__(self, envelope: Envelope) -> None:
         payload = envelope.payload_object
-        text = payload.get("message", payload.get("text", ""))
         self.id = envelope.id
         self.sender = envelope.sender
-        self.text = text if isinstance(text, str) else ""
+        self.text = as_text(payload.get("message", payload.get("text")))
         self.about = envelope.correlation[0] if envelope.correlation else None
         self.envelope = envelope
 

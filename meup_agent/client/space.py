@@ -635,7 +635,7 @@ def send_report(space: Space, proposal: str, report: PermitReport) -> None:
     For doors: of users nothing is permitted, since they carry out what others propose.
     """
     session = space._session  # pyright: ignore[reportPrivateUsage]
-    session.send_message(kinds.MCP_REPORT, to_builtins(report), to=(), correlation=(proposal,))
+    session.send_message(kinds.MCP_REPORT, to_builtins(report), correlation=(proposal,))
 
 
 async def take_permit(space: Space, proposal: str) -> None:
@@ -649,7 +649,7 @@ async def take_permit(space: Space, proposal: str) -> None:
     session = space._session  # pyright: ignore[reportPrivateUsage]
     payload = to_builtins(PermitReport(ReportedOutcome.TAKEN))
     with space.watch(lambda each: each.kind == kinds.MCP_REPORT and each.id == sent.id) as heard:
-        sent = session.send_message(kinds.MCP_REPORT, payload, to=(), correlation=(proposal,))
+        sent = session.send_message(kinds.MCP_REPORT, payload, correlation=(proposal,))
         await session.taken((sent.id,))
         # After a lost connection it is said again, and its echo comes then.
         await anext(heard)

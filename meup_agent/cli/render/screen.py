@@ -957,16 +957,6 @@ GUARD_SECONDS: Final = 0.4
 """Time for which keys that decide do nothing after the screen has changed by itself: a person who
 presses one meant what was there before."""
 
-COVERS_CARD: Final = (
-    ScreenQuestion.EDITED,
-    ScreenQuestion.FILE,
-    ScreenQuestion.MARKED,
-    ScreenQuestion.TOOLS,
-    ScreenQuestion.YES,
-    ScreenQuestion.YESES,
-)
-"""Questions that show something in place of the card."""
-
 SCROLLED: Final = (
     ScreenQuestion.FILE,
     ScreenQuestion.MARKED,
@@ -975,6 +965,9 @@ SCROLLED: Final = (
     ScreenQuestion.YESES,
 )
 """Questions about something that may be longer than the screen."""
+
+COVERS_CARD: Final = (ScreenQuestion.EDITED, *SCROLLED)
+"""Questions that show something in place of the card."""
 
 SCROLLS: Final = {
     "space": RowsView.scroll_page_down,
