@@ -395,6 +395,12 @@ class ParticipantConfig(ProgramSettings):
         return (*self.tokens, *self.token_files)
 
     @property
+    def digests(self) -> frozenset[bytes]:
+        """The SHA-256 of each of its tokens; none: it cannot join."""
+        known = map(digest_of_token, self.known_tokens)
+        return frozenset((*known, *map(bytes.fromhex, self.token_hashes)))
+
+    @property
     def has_token(self) -> bool:
         """True if there is a token with which it can join."""
         return bool(self.known_tokens or self.token_hashes)
@@ -467,14 +473,8 @@ class Config:
         Raises:
             ConfigurationError: Two participants have the same token.
         """
-        return Tokens(
-            (digest, identity)
-            for identity, entry in self.entries()
-            for digest in (
-                *map(digest_of_token, entry.known_tokens),
-                *map(bytes.fromhex, entry.token_hashes),
-            )
-        )
+        entries = self.entries()
+        return Tokens((digest, who) for who, entry in entries for digest in entry.digests)
 
     def entries(self) -> Iterator[tuple[Identity, ParticipantConfig]]:
         """The participants of all spaces."""
@@ -557,11 +557,20 @@ class SpaceForm(SpaceSettings):
     participants: dict[ParticipantId, ParticipantConfig]
     defaults: Defaults | None = None
 
-    def read(self, name: str, defaults: Defaults) -> SpaceConfig:
-        """The space; its participants of which nothing is said may send what the defaults say."""
+    def read(self, name: str, defaults: Defaults, starts: bool | None = None) -> SpaceConfig:
+        """The space; its participants of which nothing is said may send what the defaults say.
+
+        ``starts``: True if an MCP server is started unless the file says otherwise.
+        """
         may = (self.defaults or defaults).capabilities
         participants = {
-            each: replace(it, capabilities=may) if it.capabilities is NO_CAPABILITIES else it
+            each: replace(
+                it,
+                capabilities=may if it.capabilities is NO_CAPABILITIES else it.capabilities,
+                auto_start=starts
+                if it.mcp_server is not None and it.auto_start is None
+                else it.auto_start,
+            )
             for each, it in self.participants.items()
         }
         return SpaceConfig(name, participants, **values_of(SpaceSettings, self))
@@ -582,17 +591,7 @@ class OurFile(Sections):
 
     def read(self) -> tuple[SpaceConfig, ...]:
         """Its spaces; an MCP server in them is started unless they say otherwise."""
-        spaces: list[SpaceConfig] = []
-        for name, form in self.spaces.items():
-            space = form.read(name, self.defaults)
-            participants = {
-                each: replace(it, auto_start=True)
-                if it.mcp_server is not None and it.auto_start is None
-                else it
-                for each, it in space.participants.items()
-            }
-            spaces.append(replace(space, participants=participants))
-        return tuple(spaces)
+        return tuple(form.read(name, self.defaults, True) for name, form in self.spaces.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -717,8 +716,7 @@ def _differing(old: Any, new: Any) -> list[str]:
 
 def _admission(entry: ParticipantConfig) -> tuple[object, ...]:
     """The parts of a participant's entry by which it is admitted, to be compared."""
-    tokens = {*map(digest_of_token, entry.known_tokens), *map(bytes.fromhex, entry.token_hashes)}
-    return entry.capabilities.patterns, tokens, entry.dialect
+    return entry.capabilities.patterns, entry.digests, entry.dialect
 
 
 # --- configurations without a file ---
