@@ -14,7 +14,6 @@ from meup_agent.gateway.auth import (
     hash_token,
     new_token,
 )
-from meup_agent.gateway.backlog import Backlog, Backlogs
 from meup_agent.gateway.config import (
     PARTICIPANTS,
     ROLES,
@@ -26,8 +25,8 @@ from meup_agent.gateway.config import (
 )
 from meup_agent.gateway.config_file import variable_of
 from meup_agent.gateway.edge.http.api import OPERATIONS, document
-from meup_agent.gateway.edge.websocket import WebSocketConnection
-from meup_agent.gateway.frame_queue import GatewayMember
+from meup_agent.gateway.edge.listener import WebSocketConnection
+from meup_agent.gateway.frame_queue import Backlog, Backlogs, GatewayMember
 from meup_agent.gateway.journal import sqlite
 from meup_agent.gateway.journal.archive import Archive
 from meup_agent.gateway.journal.decisions import SEGMENT_ENTRIES, DecisionQuery
@@ -37,8 +36,7 @@ from meup_agent.gateway.journal.sqlite import Database, SqliteJournal
 from meup_agent.gateway.limits import LIMIT_ROWS
 from meup_agent.gateway.reach.bursts import BurstTracker, InboxNotice, plain_name
 from meup_agent.gateway.reach.notices import make_services
-from meup_agent.gateway.reach.outbound import NotDelivered, find_addresses
-from meup_agent.gateway.reach.services import PushSubscriptions
+from meup_agent.gateway.reach.services import NotDelivered, PushSubscriptions, find_addresses
 from meup_agent.gateway.runtime import ForwardClock, GatewayRuntime
 from meup_agent.gateway.server import RunningGateway, serve
 from meup_agent.transport.base import (

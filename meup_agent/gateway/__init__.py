@@ -3,7 +3,7 @@
 A :class:`~meup_agent.gateway.runtime.GatewayRuntime` owns the spaces, the connections, the tokens,
 the limits and the journal. Bytes come in through ``edge/``; what an envelope does is decided by
 :mod:`meup_agent.protocol.space`; what is accepted is kept in ``journal/``, and goes to each member
-through its queue (:mod:`frame_queue`), counted by :mod:`backlog`. Whatever a stranger or a member
+through its queue, counted (:mod:`frame_queue`). Whatever a stranger or a member
 can make grow has a limit, and each limit one row in :mod:`limits`. The identity of a sender comes
 from its token alone. The gateway starts no participant, and changes no payload.
 

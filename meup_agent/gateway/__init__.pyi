@@ -8,8 +8,8 @@ from meup_agent.gateway.config import dev_config as dev_config
 from meup_agent.gateway.config_file import load_config as load_config
 from meup_agent.gateway.edge.mount import GatewayApp as GatewayApp
 from meup_agent.gateway.edge.mount import asgi_app as asgi_app
-from meup_agent.gateway.embedded import Gateway as Gateway
-from meup_agent.gateway.embedded import ThreadedGateway as ThreadedGateway
 from meup_agent.gateway.limits import GatewayLimits as GatewayLimits
+from meup_agent.gateway.server import Gateway as Gateway
 from meup_agent.gateway.server import RunningGateway as RunningGateway
+from meup_agent.gateway.server import ThreadedGateway as ThreadedGateway
 from meup_agent.gateway.server import serve as serve

@@ -193,6 +193,9 @@ forgotten, whose bucket has filled meanwhile."""
 K = TypeVar("K", bound=Hashable)
 
 
+UNKNOWN_TOKEN: Final = "the token is not known here"
+
+
 class NotAdmitted(Exception):
     """A caller is refused, with an HTTP status that :attr:`close_code` has another form of.
 
@@ -215,14 +218,6 @@ class NotAdmitted(Exception):
     def close_code(self) -> int:
         """The WebSocket close code that says the same."""
         return 1013 if self.status in (UNAVAILABLE, TOO_MANY) else 4000 + self.status
-
-
-def identify(tokens: Tokens, token: str) -> Identity:
-    """The identity of a token, or :exc:`NotAdmitted`."""
-    identity = tokens.identify(token)
-    if identity is None:
-        raise NotAdmitted(UNAUTHORIZED, "the token is not known here")
-    return identity
 
 
 def check_space(identity: Identity, space: str, spaces: Mapping[str, SpaceServer]) -> None:
@@ -252,10 +247,12 @@ class _Buckets(Generic[K]):
             self._buckets.popitem(last=False)
         return bucket
 
-    def take(self, key: K, at: int) -> int:
-        """Take one; if there is none, whole seconds until there is."""
+    def take(self, key: K, at: int, why: str) -> None:
+        """Take one, or raise :exc:`NotAdmitted` for a reason: there is none yet."""
         bucket = self.open(key)
-        return 0 if bucket.try_consume(at) else ceil(bucket.wait(at))
+        if not bucket.try_consume(at):
+            wait = ceil(bucket.wait(at))
+            raise NotAdmitted(TOO_MANY, f"{why}; try again in {wait} s", wait)
 
     def get(self, key: K) -> TokenBucket | None:
         """The bucket of a caller that is remembered."""
@@ -285,24 +282,21 @@ class AuthThrottle:
         # Where nobody has guessed yet no address is refused, and a known token is not looked at.
         if not self._failures and (known := self._tokens.identify(token)) is not None:
             return known
-        if not is_guessable(token):
-            return identify(self._tokens, token)
-        network, at = network_of(address), self._now()
-        bucket = self._failures.get(network)
-        wait = 0 if bucket is None else ceil(bucket.wait(at))
-        if wait:
+        network, at, guessable = network_of(address), self._now(), is_guessable(token)
+        bucket = self._failures.get(network) if guessable else None
+        if bucket is not None and (wait := ceil(bucket.wait(at))):
             said = "too many wrong tokens came from your address; try again later"
             raise NotAdmitted(TOO_MANY, said, wait)
-        try:
-            return identify(self._tokens, token)
-        except NotAdmitted:
+        if (identity := self._tokens.identify(token)) is not None:
+            return identity
+        if guessable:
             # Only now: a right token costs nothing, however many are used from an address.
             bucket = self._failures.open(network)
             bucket.consume(at)
             if bucket.wait(at) and self._told.due("", network, at):
                 said = "too many wrong tokens from %s; short ones are refused for a while"
                 log.warning(said, quote(network))
-            raise
+        raise NotAdmitted(UNAUTHORIZED, UNKNOWN_TOKEN)
 
 
 class JoinThrottle:
@@ -327,28 +321,20 @@ class JoinThrottle:
 
         Each place is counted by itself: no observer keeps its participant's agent from coming back.
         """
-        wait = self._joins.take((identity, place), self._now())
-        if wait:
-            most = self._limits.joins_per_second
-            raise _refusal(f"you join more than {most:g} times a second (joins_per_second)", wait)
+        most = self._limits.joins_per_second
+        why = f"you join more than {most:g} times a second (joins_per_second)"
+        self._joins.take((identity, place), self._now(), why)
 
     def connect(self, address: str, *, of_page: bool = False) -> None:
         """Count a connection whose handshake does not join, or raise :exc:`NotAdmitted`."""
-        wait = self._strangers.take((network_of(address), of_page), self._now())
-        if wait:
-            most = self._limits.strangers_per_second
-            raise _refusal(
-                f"more than {most:g} connections a second that do not join came from your address"
-                " (strangers_per_second)",
-                wait,
-            )
+        why = (
+            f"more than {self._limits.strangers_per_second:g} connections a second that do not join"
+            " came from your address (strangers_per_second)"
+        )
+        self._strangers.take((network_of(address), of_page), self._now(), why)
 
     def joined(self, address: str, *, of_page: bool = False) -> None:
         """Count a connection no more that has joined by a frame."""
         bucket = self._strangers.get((network_of(address), of_page))
         if bucket is not None:
             bucket.consume(self._now(), -1.0)
-
-
-def _refusal(why: str, wait: int) -> NotAdmitted:
-    return NotAdmitted(TOO_MANY, f"{why}; try again in {wait} s", wait)

@@ -24,7 +24,7 @@ import msgspec
 from meup_agent.errors import ConfigurationError, InvalidPattern, explain_os_error, system_reason
 from meup_agent.gateway.logs import log
 from meup_agent.protocol.capability import Capabilities, compile_capabilities
-from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.space.link import FrameFormat, Place, UnqueuedSubscriber
 from meup_agent.protocol.space.state.indexes import (
     Acceptance,
     Answer,
@@ -306,11 +306,10 @@ def _find_matching(capabilities: Capabilities, envelope: Envelope) -> Any:
 # says.
 
 
-class OutputLog:
+class OutputLog(UnqueuedSubscriber):
     """A member whose envelopes go into a file."""
 
     place = Place.ANSWERING
-    last_seen = None
 
     def __init__(self, participant: str, dialect: str, path: Path, lines: LineFiles) -> None:
         self.participant = participant
@@ -326,10 +325,6 @@ class OutputLog:
 
     def close(self, code: int, reason: str) -> None:
         """Nothing: the file stays."""
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Go on at once; it never resumes."""
-        then()
 
 
 @contextmanager

@@ -29,8 +29,8 @@ from meup_agent.gateway.auth import (
     TokenUse,
     new_token,
 )
-from meup_agent.gateway.backlog import Backlogs
 from meup_agent.gateway.config import Config, ConfigChange, compare_configs
+from meup_agent.gateway.frame_queue import Backlogs, WriteBatcher
 from meup_agent.gateway.logs import RefusalLog, log
 from meup_agent.gateway.logs import quote as quote_for_log
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, spoken
@@ -59,29 +59,6 @@ RESTARTING: Final = 1012
 
 TOLD_NANOSECONDS: Final = 1_000_000_000
 """By which the machine's clock is put back before the log says so."""
-
-
-class WriteBatcher:
-    """Writes what became due in a turn of the loop at its end, in one write for each connection."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: list[Callable[[], None]] = []
-
-    def add(self, flush: Callable[[], None]) -> None:
-        """Have a queue's function write it at the end of this turn."""
-        if not self._waiting:
-            self._loop.call_soon(self._flush)
-        self._waiting.append(flush)
-
-    def call(self, then: Callable[[], None]) -> None:
-        """Call in the next turn."""
-        self._loop.call_soon(then)
-
-    def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for flush in waiting:
-            flush()
 
 
 class ForwardClock:
@@ -204,7 +181,7 @@ class GatewayRuntime:
         now: Callable[[], int] = wall_clock,
         recorder: Recorder | None = None,
     ) -> None:
-        self._config = config
+        self.config = config  # as it was taken over last
         self._new_id = new_id or partial(secrets.token_hex, 16)
         self._now = now
         self._recorder = recorder
@@ -280,7 +257,7 @@ class GatewayRuntime:
             told(host)
 
     def _parameters(self, name: str, journal: Journal) -> SpaceParameters:
-        space = self._config.space(name)
+        space = self.config.space(name)
         assert space is not None, "the configuration has it"
         return SpaceParameters(
             name=name,
@@ -324,7 +301,7 @@ class GatewayRuntime:
 
     def check_open(self, space: str) -> None:
         """Raise :exc:`NotAdmitted` for a space of the configuration that is not open here."""
-        if space not in self.spaces and self._config.space(space) is not None:
+        if space not in self.spaces and self.config.space(space) is not None:
             if space in self.stopped:
                 said = "the space cannot be kept at the moment; connect again"
                 raise NotAdmitted(UNAVAILABLE, said)
@@ -379,17 +356,12 @@ class GatewayRuntime:
 
     def dialect(self, identity: Identity) -> str:
         """The dialect of a participant that does not say which it speaks (PROTOCOL 1)."""
-        space = self._config.space(identity.space)
+        space = self.config.space(identity.space)
         participant = space.participants.get(identity.participant) if space else None
         configured = (participant and participant.dialect) or (space and space.dialect)
         return spoken(configured or DEFAULT_DIALECT) or DEFAULT_DIALECT
 
     # --- a configuration that was read again ------------------------------------------------
-
-    @property
-    def config(self) -> Config:
-        """The configuration, as it was taken over last."""
-        return self._config
 
     def reload(self, read: Config) -> ConfigChange:
         """Take over the participants of a configuration, with their tokens and capabilities.
@@ -400,12 +372,12 @@ class GatewayRuntime:
         Raises:
             ConfigurationError: Two participants have the same token; nothing has changed.
         """
-        change = compare_configs(self._config, read)
+        change = compare_configs(self.config, read)
         tokens = change.config.tokens()
         for invites in self._invites.values():
             invites.add_to(tokens)
         self.tokens.replace(tokens)
-        self._config = change.config
+        self.config = change.config
         _warn_of_short_tokens(change.config)
         for holder in (*self._connections, *self.event_streams):
             use = holder.token_use

@@ -1,26 +1,46 @@
-"""A gateway with a port of its own, for WebSocket and HTTP; HTTP may have one for itself."""
+"""A gateway with a port of its own, for WebSocket and HTTP; HTTP may have one for itself.
+
+:func:`serve` runs one by its configuration, :class:`Gateway` one inside a program or a test.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
 import anyio
-from picows import WSUpgradeRequest, WSUpgradeResponse, WSUpgradeResponseWithListener
+from anyio import AsyncContextManagerMixin
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from meup_agent.gateway.auth import NotAdmitted
+from meup_agent.errors import UsageError
 from meup_agent.gateway.cluster.forwarding import ConnectionForwarder, forward_connections
-from meup_agent.gateway.config import Config, ConfigChange
+from meup_agent.gateway.config import (
+    DEFAULT_HOST,
+    Config,
+    ConfigChange,
+    Participants,
+    first_token,
+    one_space_config,
+)
 from meup_agent.gateway.edge import listener
-from meup_agent.gateway.edge.handshake import admit
-from meup_agent.gateway.edge.listener import HandshakeLimiter, max_handshakes, shorten_tls_failures
-from meup_agent.gateway.edge.websocket import WebSocketConnection
+from meup_agent.gateway.edge.listener import (
+    HandshakeLimiter,
+    max_handshakes,
+    shorten_tls_failures,
+)
 from meup_agent.gateway.history import HistoryLog, connect_outputs, open_history
 from meup_agent.gateway.journal.engines import Keeper, engine_of, open_journal
+from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.network import (
     PortAddress,
@@ -35,6 +55,7 @@ from meup_agent.gateway.network import (
 )
 from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
+from meup_agent.protocol.space.allowance import SpaceCounters
 from meup_agent.protocol.space.journal import Journal
 
 if TYPE_CHECKING:
@@ -108,8 +129,7 @@ class RunningGateway:
 
     def own_port(self, at_http_port: bool) -> tuple[str, int] | None:
         """Host and port by which this machine reaches it, or its HTTP API, if it serves that."""
-        url = self.http_url if at_http_port else self.url
-        dialled = urlsplit(url or "")
+        dialled = urlsplit((self.http_url if at_http_port else self.url) or "")
         return None if dialled.port is None else (dialled.hostname or "", dialled.port)
 
     @property
@@ -130,8 +150,7 @@ class RunningGateway:
     @property
     def console_url(self) -> str | None:
         """The address of its console for browsers on this machine; ``None``: it serves none."""
-        url = self.http_url if self._has_console else None
-        return None if url is None else url + CONSOLE_PATH
+        return self.http_url + CONSOLE_PATH if self.http_url and self._has_console else None
 
     def mount(self, page: ASGIApp) -> None:
         """Serve the console beside the HTTP API, once it listens."""
@@ -177,10 +196,7 @@ class RunningGateway:
 
     async def listen(self, host: str, port: int) -> None:
         """Begin to listen."""
-        tls = self._config.tls
-        check_encrypted(host, tls, insecure=self._config.insecure)
-        context = None if tls is None else server_context(tls)
-        self._contexts += [] if context is None else [context]
+        context = self._context_for(host)
         shared = shares_port(self._config, host)
         if shared:
             # Loaded only where it is wanted: a web framework takes its time.
@@ -193,7 +209,7 @@ class RunningGateway:
         except OSError as error:
             raise listen_error(host, port, error) from None
         bound_port: int = server.sockets[0].getsockname()[1]
-        self._address = PortAddress("ws" if tls is None else "wss", host, bound_port)
+        self._address = PortAddress("ws" if context is None else "wss", host, bound_port)
         self.runtime.url = self.url
         said = self.listens_at
         if shared:
@@ -204,14 +220,11 @@ class RunningGateway:
 
     async def listen_for_http(self) -> None:
         """Begin to listen at a port of its own for HTTP, if it is to have one."""
-        config = self._config
-        address = config.http_address
+        address = self._config.http_address
         if address is not None:
-            check_encrypted(address[0], config.tls, insecure=config.insecure)
+            context = self._context_for(address[0])
             from meup_agent.gateway.edge.http.server import listen_for_http
 
-            context = None if config.tls is None else server_context(config.tls)
-            self._contexts += [] if context is None else [context]
             self._http, listening = await listen_for_http(
                 self.runtime,
                 *address,
@@ -224,6 +237,15 @@ class RunningGateway:
             self.http_url = listening.url
             log.info("listening at %s for HTTP", listening.listens_at)
 
+    def _context_for(self, host: str) -> ssl.SSLContext | None:
+        """The TLS of a port at a host; ``None``: it has none, and needs none."""
+        tls = self._config.tls
+        check_encrypted(host, tls, insecure=self._config.insecure)
+        if tls is None:
+            return None
+        self._contexts.append(server_context(tls))
+        return self._contexts[-1]
+
     async def listen_at_socket(self, bound: socket.socket, url: str) -> None:
         """Listen at a Unix socket as well, for WebSocket and for HTTP, if it serves that."""
         await self._listen_at(bound.dup())
@@ -234,13 +256,12 @@ class RunningGateway:
         self, place: tuple[str, int] | socket.socket, context: ssl.SSLContext | None = None
     ) -> asyncio.Server:
         server = await listener.listen(
-            self._accept,
             place,
             self.runtime,
             self._handshakes,
-            context=context,
-            http=None if self._http is None else self._http.protocol,
-            forward=self._forward,
+            context,
+            None if self._http is None else self._http.protocol,
+            self._forward,
         )
         self._servers.append(server)
         return server
@@ -285,28 +306,6 @@ class RunningGateway:
             for server in self._servers:
                 await server.wait_closed()
         log.info("stopped listening at %s", self.listens_at)
-
-    def _accept(self, request: WSUpgradeRequest, address: str) -> WSUpgradeResponseWithListener:
-        """Decide about a handshake that came from an address."""
-        headers = request.headers
-        # Browsers say "keep-alive, Upgrade", and picows compares the whole value.
-        if "upgrade" in headers.get("Connection", "").lower():
-            headers["Connection"] = "Upgrade"
-        try:
-            handshake = admit(self.runtime, request.path, headers, address)
-            return WSUpgradeResponseWithListener(
-                WSUpgradeResponse.create_101_response(handshake.answer),
-                WebSocketConnection(self.runtime, handshake),
-            )
-        except NotAdmitted as refused:
-            response = WSUpgradeResponse.create_error_response(
-                refused.status, str(refused).encode(), refused.headers
-            )
-        except Exception:
-            # Picows would tell the client what was raised.
-            log.exception("a handshake from %s could not be answered", address)
-            response = WSUpgradeResponse.create_error_response(500, b"internal error")
-        return WSUpgradeResponseWithListener(response, None)
 
 
 def _http_address(url: str) -> str:
@@ -370,3 +369,158 @@ async def serve(
         if gateway.keeper is not None:
             await gateway.keeper.begin()
         yield gateway
+
+
+# --- a gateway inside a program or a test ---
+
+
+class _EmbeddedGateway:
+    """The addresses, tokens and counters of a gateway, which any thread may read."""
+
+    _served: Gateway
+
+    @property
+    def _gateway(self) -> RunningGateway:
+        running = self._served._running
+        if running is None:
+            raise UsageError("the gateway does not run; use it inside its 'async with' block")
+        return running
+
+    @property
+    def url(self) -> str:
+        """The address to dial, for example ``ws://127.0.0.1:41234``."""
+        return self._gateway.url
+
+    @property
+    def http_url(self) -> str:
+        """The address of its HTTP API.
+
+        Raises:
+            UsageError: It serves none: its configuration says so, or others can reach it.
+        """
+        url = self._gateway.http_url
+        if url is None:
+            raise UsageError("the gateway serves no HTTP; give it a config with http")
+        return url
+
+    @property
+    def port(self) -> int:
+        """The port it listens at."""
+        return self._gateway.port
+
+    @property
+    def counters(self) -> SpaceCounters:
+        """Counts since it began to listen, or was restarted; they change while they are read."""
+        return self._gateway.counters
+
+    def token(self, participant: str, space: str | None = None) -> str:
+        """A token of a participant.
+
+        Args:
+            participant: The participant.
+            space: In which space; the first one by default.
+
+        Raises:
+            KeyError: There is no such participant, or it has no token.
+        """
+        return first_token(self._served._config, participant, space)
+
+
+class Gateway(_EmbeddedGateway, AsyncContextManagerMixin):
+    """A gateway that listens for the length of an ``async with`` block, on asyncio.
+
+    ::
+
+        async with Gateway(participants={"alice": [{"kind": "chat"}]}) as gateway:
+            ...  # dial gateway.url with gateway.token("alice")
+
+    A program that runs on trio uses :meth:`in_thread`.
+
+    Args:
+        space: The id of its one space.
+        participants: The participants, and their capabilities; each gets a random token.
+        config: A whole configuration, in place of these two.
+        host: Where to listen.
+        port: Where to listen; 0: any free port, the same again after :meth:`restart`.
+        limits: Its limits, where no ``config`` says it.
+        page: The console that it serves, where the configuration allows one.
+
+    Raises:
+        ConfigurationError: A participant's id cannot be one.
+        InvalidPattern: A capability does not compile.
+    """
+
+    def __init__(
+        self,
+        space: str = "demo",
+        participants: Participants | None = None,
+        *,
+        config: Config | None = None,
+        host: str = DEFAULT_HOST,
+        port: int = 0,
+        limits: GatewayLimits | None = None,
+        page: Page | None = None,
+    ) -> None:
+        self._served = self
+        self._page = page
+        self._config = config or one_space_config(space, participants or {}, limits)
+        self._host = host
+        self._port = port
+        self._running: RunningGateway | None = None
+        self._stack = AsyncExitStack()
+
+    @asynccontextmanager
+    async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
+        """Listen; leaving stops, with a close frame for every member."""
+        async with AsyncExitStack() as self._stack:
+            await self._listen()
+            yield self
+        self._running = None
+
+    def kill(self) -> None:
+        """Drop every socket without a close frame and stop listening, as a killed process does."""
+        self._gateway.abort()
+
+    async def restart(self) -> None:
+        """Listen at the same port again, having forgotten everything; kills it first if it runs."""
+        self.kill()
+        self._port = self._gateway.port
+        await self._stack.aclose()
+        await self._listen()
+
+    def drop(self, participant: str) -> None:
+        """Drop a participant's socket without a close frame."""
+        self._gateway.drop(participant)
+
+    @contextmanager
+    def in_thread(self) -> Generator[ThreadedGateway]:
+        """Run it in a thread with a loop of its own, whatever the caller runs on."""
+        options = {"use_uvloop": find_spec("uvloop") is not None}
+        with start_blocking_portal("asyncio", options, name="meup-gateway") as portal:
+            with portal.wrap_async_context_manager(self):
+                yield ThreadedGateway(self, portal)
+
+    async def _listen(self) -> None:
+        self._running = await self._stack.enter_async_context(
+            serve(self._config, self._host, self._port, page=self._page)
+        )
+
+
+class ThreadedGateway(_EmbeddedGateway):
+    """A :class:`Gateway` in a thread of its own; every call returns when it has taken effect."""
+
+    def __init__(self, gateway: Gateway, portal: BlockingPortal) -> None:
+        self._served = gateway
+        self._portal = portal
+
+    def kill(self) -> None:
+        """Drop every socket without a close frame and stop listening, as a killed process does."""
+        self._portal.call(self._served.kill)
+
+    def restart(self) -> None:
+        """Listen at the same port again, having forgotten everything; kills it first if it runs."""
+        self._portal.call(self._served.restart)
+
+    def drop(self, participant: str) -> None:
+        """Drop a participant's socket without a close frame."""
+        self._portal.call(self._served.drop, participant)

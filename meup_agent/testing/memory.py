@@ -11,8 +11,7 @@ import anyio
 from anyio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from meup_agent.errors import CannotConnect, HandshakeRefused
-from meup_agent.gateway.auth import UNAUTHORIZED, NotAdmitted, check_space, identify
-from meup_agent.gateway.backlog import TOO_SLOW
+from meup_agent.gateway.auth import UNAUTHORIZED, UNKNOWN_TOKEN, NotAdmitted, check_space
 from meup_agent.gateway.config import Participants, first_token, one_space_config
 from meup_agent.gateway.edge.handshake import (
     PLACE_ANSWERS,
@@ -22,7 +21,7 @@ from meup_agent.gateway.edge.handshake import (
     read_resume,
     repeats_join,
 )
-from meup_agent.gateway.frame_queue import describe_overflow
+from meup_agent.gateway.frame_queue import TOO_SLOW, describe_overflow
 from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.protocol.dialects import STREAMING
 from meup_agent.protocol.space.link import FrameFormat, Place
@@ -51,7 +50,7 @@ _EPOCH: Final = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000
 class MemorySpace:
     """A gateway in memory, to test agents with.
 
-    It admits, decides, delivers and closes as :class:`~meup_agent.gateway.embedded.Gateway` does.
+    It admits, decides, delivers and closes as :class:`~meup_agent.gateway.server.Gateway` does.
     A message is with every member when ``send`` returns, so a test in virtual time runs the same
     way each time. It has no tasks, and works on asyncio and trio.
 
@@ -195,7 +194,9 @@ class MemorySpace:
                 token = self.token(participant, space)
             else:
                 raise NotAdmitted(UNAUTHORIZED, "the handshake has no Authorization header")
-            identity = identify(self._runtime.tokens, token)
+            identity = self._runtime.tokens.identify(token)
+            if identity is None:
+                raise NotAdmitted(UNAUTHORIZED, UNKNOWN_TOKEN)
             check_space(identity, space, self._runtime.spaces)
             self._runtime.check_members(identity, place)
             dialect = dialect or self._runtime.dialect(identity)

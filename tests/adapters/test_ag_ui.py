@@ -22,7 +22,7 @@ from meup_agent import Agent, Proposal, Space
 from meup_agent.adapters.ag_ui import DIGEST, REFUSED, SpaceInterrupts
 from meup_agent.client import proposal_feed
 from meup_agent.gateway.config import ROLES
-from meup_agent.gateway.embedded import ThreadedGateway
+from meup_agent.gateway.server import ThreadedGateway
 from meup_agent.protocol.wire import payloads
 from tests.adapters.test_contract import anyio_backend, writer
 from tests.adapters.test_programs import EXAMPLES, environment, gateway

@@ -10,7 +10,7 @@ import pytest
 
 from meup_agent import Agent, Proposal, Settings, Space
 from meup_agent.gateway.config import ROLES
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.server import Gateway
 from meup_agent.protocol.wire import kinds
 from tests.adapters.frameworks import FRAMEWORKS, Run
 from tests.asyncio_alone import anyio_backend as anyio_backend

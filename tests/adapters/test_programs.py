@@ -13,7 +13,7 @@ import pytest
 from examples.calculator import agent as calculator
 from meup_agent import Agent, Proposal
 from meup_agent.gateway.config import ROLES
-from meup_agent.gateway.embedded import Gateway, ThreadedGateway
+from meup_agent.gateway.server import Gateway, ThreadedGateway
 from tests.adapters.frameworks import scripted_openai_model
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.interaction.people import OverSockets, join

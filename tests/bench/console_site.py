@@ -18,8 +18,8 @@ from meup_agent.approval.reviewer.reviewer import Reviewer
 from meup_agent.gateway.auth import Identity, digest_of_token
 from meup_agent.gateway.config import one_space_config
 from meup_agent.gateway.console import Console
-from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.server import Gateway
 from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.wire.membership import numbered
 from tests.bench.envelopes import chat, proposal, request, response, withdrawal

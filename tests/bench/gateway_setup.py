@@ -18,7 +18,7 @@ from time import perf_counter, process_time
 
 from meup_agent.gateway.config import Config, HttpConfig, SpaceConfig, TlsConfig, participant
 from meup_agent.gateway.edge.listener import HandshakeLimiter, WholeReads
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.server import Gateway
 from tests.bench.figures import Figure, Program
 from tests.bench.gateway_fanout import handshake
 from tests.bench.processes import UNBOUNDED, answer, on_uvloop, process

@@ -17,8 +17,8 @@ import uvloop
 from meup_agent import Agent, Settings, Space
 from meup_agent.gateway.auth import new_token
 from meup_agent.gateway.config import Config, JournalConfig, SpaceConfig, participant
-from meup_agent.gateway.embedded import Gateway
 from meup_agent.gateway.limits import GatewayLimits
+from meup_agent.gateway.server import Gateway
 
 PYTHON = [sys.executable]
 """The command line of Python, where a program is measured as a user starts it."""

@@ -14,7 +14,7 @@ SMALLEST = 0.002
 
 LOADED = [
     *("httpx2", "mcp.client.stdio", "mcp.client.streamable_http", "mcp.server.mcpserver"),
-    *("meup_agent.gateway.embedded", "meup_agent.mcp.server.http", "nats", "prometheus_client"),
+    *("meup_agent.gateway.server", "meup_agent.mcp.server.http", "nats", "prometheus_client"),
     *("httpcore2", "jsonschema", "truststore", "uvicorn", "uvicorn.protocols.http.h11_impl"),
     "tests.bench.__main__",
 ]

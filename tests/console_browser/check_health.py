@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import expect
 
 from meup_agent.errors import MeupError
-from meup_agent.gateway.console import templating
+from meup_agent.gateway.console.pages import health
 from tests.console_browser.axe import violations
 from tests.console_browser.check_pages import LOOKS
 from tests.console_browser.conftest import Desk
@@ -13,7 +13,7 @@ from tests.console_browser.pictures import picture
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
 async def test_plots_are_seen(desk: Desk, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
-    monkeypatch.setattr(templating, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(health, "SAMPLE_SECONDS", 0.0)
     looker, boss = await desk.site.join("looker"), await desk.site.join("boss")
     page = await desk.show("health", **LOOKS[look])
     for each in range(6):
@@ -36,7 +36,7 @@ async def test_plots_are_seen(desk: Desk, monkeypatch: pytest.MonkeyPatch, look:
 
 
 async def test_plots_are_drawn_anew(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(templating, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(health, "SAMPLE_SECONDS", 0.0)
     page = await desk.show("health")
     journal = page.get_by_role("img", name="Size of the journal")
     assert "measured while this page is open" in (await journal.get_attribute("aria-label") or "")

@@ -13,8 +13,8 @@ from meup_agent.errors import (
     TransportClosed,
     TransportError,
 )
-from meup_agent.gateway import auth, backlog, runtime
-from meup_agent.gateway.edge import websocket
+from meup_agent.gateway import auth, frame_queue, runtime
+from meup_agent.gateway.edge import listener
 from meup_agent.session import ConnectedSession
 from meup_agent.session.connection import _ENDS, RESTORE_TOKEN_ONCE
 from meup_agent.transport import base
@@ -42,10 +42,10 @@ STATUSES = {
 }
 CODES = {
     *(auth.NotAdmitted(status, "").close_code for status in STATUSES),
-    websocket.PROTOCOL_ERROR,
+    listener.PROTOCOL_ERROR,
     base.TOO_BIG,
     TAKEN_OVER,
-    backlog.TOO_SLOW,
+    frame_queue.TOO_SLOW,
     runtime.RESTARTING,
 }
 

@@ -21,7 +21,7 @@ from picows import WSCloseCode, WSMsgType
 from meup_agent.gateway.auth import NotAdmitted
 from meup_agent.gateway.config import Config, SpaceConfig, participant
 from meup_agent.gateway.edge.handshake import Handshake, read_handshake
-from meup_agent.gateway.edge.websocket import WebSocketConnection
+from meup_agent.gateway.edge.listener import WebSocketConnection
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import DIALECTS

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from meup_agent.gateway import GatewayLimits
-from meup_agent.gateway.backlog import IMPATIENT_SECONDS
+from meup_agent.gateway.frame_queue import IMPATIENT_SECONDS
 from tests.gateways import Backlog, Backlogs, Identity
 from tests.spaces import SpaceCounters
 

@@ -9,7 +9,7 @@ import pytest
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, load_config
-from meup_agent.gateway.space_yaml import (
+from meup_agent.gateway.config_file import (
     MakeTokens,
     base_of,
     find_space_file,

@@ -74,9 +74,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from meup_agent.gateway.config import Config
+    from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
-    from meup_agent.gateway.space_yaml import MakeTokens
 
 
 ROLES: Final = {
@@ -267,8 +267,7 @@ def gateway_group(
         raise ConfigurationError("--open is for --dev; sign in with a token of the file")
     log_gateway(listen)
     from meup_agent.cli.up.endpoints import HOOKS_PATH, HookEndpoint, serves_hooks
-    from meup_agent.gateway.config_file import environment_over, load_config
-    from meup_agent.gateway.space_yaml import find_space_file
+    from meup_agent.gateway.config_file import environment_over, find_space_file, load_config
 
     make: MakeTokens = "never"
     if dev:

@@ -1045,8 +1045,7 @@ def _configured(config: Path | None) -> Path:
     """The journal of a space's file."""
     require_extra("a gateway")
     from meup_agent.cli.up.state import find_journal, journal_path
-    from meup_agent.gateway.config_file import load_config
-    from meup_agent.gateway.space_yaml import find_space_file
+    from meup_agent.gateway.config_file import find_space_file, load_config
 
     config = config or find_space_file()
     if config is None and (kept := find_journal()) is not None:

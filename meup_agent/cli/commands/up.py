@@ -248,7 +248,7 @@ def up(
             persons=tuple(person or ()),
         )
     else:
-        from meup_agent.gateway.space_yaml import find_space_file
+        from meup_agent.gateway.config_file import find_space_file
 
         place = file or find_space_file() or DEFAULT_FILE
         plan_of = partial(read_plan, place, listen)

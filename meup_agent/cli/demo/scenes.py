@@ -52,7 +52,7 @@ from meup_agent.cli.session import ReportingConnector, format_close
 from meup_agent.client.proposal import ProposalHandle
 from meup_agent.errors import MeupError
 from meup_agent.escape import visible
-from meup_agent.gateway.embedded import Gateway
+from meup_agent.gateway.server import Gateway
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.outcomes import value_of
 from meup_agent.transport.base import ABNORMAL, CloseInfo, background_tasks

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from meup_agent.approval.policy.rules import Pattern, QuorumRule
     from meup_agent.cli.commands.gateway import ListenOptions
     from meup_agent.cli.up.children import ChildProgram, Children
+    from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.server import RunningGateway
-    from meup_agent.gateway.space_yaml import MakeTokens
     from meup_agent.mcp.bridge.offered_tools import ToolLock
     from meup_agent.mcp.bridge.transports import ServerStarter
 
@@ -263,7 +263,7 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
 
     With ``renew`` tokens that are kept in files of their own are made anew.
     """
-    from meup_agent.gateway.space_yaml import base_of, token_folder
+    from meup_agent.gateway.config_file import base_of, token_folder
 
     settings = load_file(file, listen, "renewed" if renew else "existing")
     folder = base_of(file.resolve())
@@ -555,7 +555,7 @@ def _fill_known(
 def programs_of(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
     """The programs of a plan, for a gateway that listens."""
     from meup_agent.cli.up.children import ChildProgram
-    from meup_agent.gateway.space_yaml import token_variable
+    from meup_agent.gateway.config_file import token_variable
 
     for launch in plan.launches:
         entry = launch.entry
@@ -589,7 +589,7 @@ def programs_of(plan: Plan, running: RunningGateway) -> Iterator[ChildProgram]:
 
 def _environment(launch: Launch, running: RunningGateway) -> dict[str, str]:
     """Our environment without the secrets in it that are ours, and the participant's own."""
-    from meup_agent.gateway.space_yaml import TOKEN_VARIABLE
+    from meup_agent.gateway.config_file import TOKEN_VARIABLE
 
     secret = ("MEUP_TOKEN", TOKEN_VARIABLE)
     ours = {key: value for key, value in os.environ.items() if not key.startswith(secret)}

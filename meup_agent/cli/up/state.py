@@ -431,7 +431,7 @@ def find_journal() -> Path | None:
     Raises:
         ConfigurationError: There are several, and none is of this folder.
     """
-    from meup_agent.gateway.space_yaml import find_space_file
+    from meup_agent.gateway.config_file import find_space_file
 
     here = find_space_file()
     if here is not None and journal_path(here).is_file():

@@ -156,10 +156,10 @@ def _make_app(state: ConsoleState) -> ASGIApp:
         return context.problem(RequestDenied(NOT_FOUND, "The console has no such page."))
 
     routes: list[BaseRoute] = [
-        Route("/", _go_home, methods=["GET"]),
+        Route("/", _go_home),
         Mount("/static", _cached(StaticFiles(directory=STATIC))),
-        Route("/worker.js", _send_worker, methods=["GET"]),
-        Route("/manifest.webmanifest", _send_manifest, methods=["GET"]),
+        Route("/worker.js", _send_worker),
+        Route("/manifest.webmanifest", _send_manifest),
         Route("/links", partial(_make_link, state), methods=["POST"]),
         *(Route(each.path, partial(_answer, state, each), methods=[each.method]) for each in PAGES),
     ]

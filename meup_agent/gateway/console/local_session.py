@@ -18,12 +18,12 @@ import msgspec
 from meup_agent.causes import Cause
 from meup_agent.errors import HandshakeRefused, SessionEnded
 from meup_agent.gateway.auth import FORBIDDEN, Identity, NotAdmitted
-from meup_agent.gateway.backlog import TOO_SLOW
+from meup_agent.gateway.frame_queue import TOO_SLOW
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
 from meup_agent.protocol.exchange import Key, Mode, Priority, Role, Work
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.space.link import FrameFormat, Place, UnqueuedSubscriber
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.payloads import Call
@@ -81,7 +81,7 @@ def is_for_proposer(participant: str, said: Envelope) -> bool:
     return not said.to or said.kind not in _EXCHANGES
 
 
-class LocalSession(Session):
+class LocalSession(UnqueuedSubscriber, Session):
     """A member of a space and its session, which hand each other envelopes.
 
     Args:
@@ -92,7 +92,6 @@ class LocalSession(Session):
     """
 
     place = Place.BESIDE
-    last_seen = None
     token_use = None  # whoever has it ends it with a token
 
     def __init__(
@@ -176,10 +175,6 @@ class LocalSession(Session):
     def shut(self, code: int, reason: str) -> None:
         """End with its token."""
         self.close(code, reason)
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Go on at once: it never resumes."""
-        then()
 
 
 def _as_heard(hears: Hears, participant: str, entry: Entry) -> Entry | None:

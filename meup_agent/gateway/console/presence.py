@@ -52,7 +52,7 @@ from meup_agent.gateway.runtime import RESTARTING, GatewayRuntime
 from meup_agent.gateway.server import CONSOLE_PATH
 from meup_agent.protocol.exchange import ProposalEntry, ProposalKey
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.link import FrameFormat, Place
+from meup_agent.protocol.space.link import FrameFormat, Place, UnqueuedSubscriber
 from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.space.state.grants import KICKED_CODE, NO_TOKEN_CODE
 from meup_agent.protocol.wire.envelope import Envelope
@@ -612,11 +612,10 @@ MAX_PRESENCES: Final = 500
 and some of them another one with an inbox."""
 
 
-class SilentMember:
+class SilentMember(UnqueuedSubscriber):
     """Connection beside that hears nothing: by it one who shares an inbox session is present."""
 
     place = Place.BESIDE
-    last_seen = None
 
     def __init__(self, presence: PersonPresence, dialect: str) -> None:
         self.participant = presence.identity.participant
@@ -633,10 +632,6 @@ class SilentMember:
             self._presence.fail(MeupError(reason))
         elif code == RESTARTING:
             self._presence.leave()
-
-    def ready(self, then: Callable[[], None]) -> None:
-        """Go on at once."""
-        then()
 
 
 def _hear_nothing(entry: Entry) -> None:

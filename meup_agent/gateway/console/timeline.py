@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import anyio
@@ -20,7 +20,7 @@ from meup_agent.protocol.audit import AuditRecord
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.roster import read_participant
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.link import FrameFormat
+from meup_agent.protocol.space.link import FrameFormat, UnqueuedSubscriber
 from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
@@ -205,6 +205,13 @@ LOOK_BACK_STEP: Final = 200
 """Entries that are looked through at a time."""
 
 
+PAGE_ROWS: Final = 100
+"""Rows that a page of the timeline begins with, and loads at a time."""
+
+MAX_STRETCH: Final = 10_000
+"""Numbers that are read at a time where few are the space's."""
+
+
 class Thread(NamedTuple):
     """The place of an envelope: its proposal, or nothing; its line of thought or stream."""
 
@@ -319,27 +326,38 @@ def _named_by_cancel(envelope: Envelope) -> tuple[str, ...]:
 
 async def learn_before(host: SpaceServer, threads: ThreadIndex, entries: list[Entry]) -> None:
     """Learn the threads that a page of entries names, as far as they began shortly before it."""
-    earlier: list[list[Entry]] = []
+    earlier: list[Entry] = []
     missing = _named(entries, threads) - {each.envelope.id for each in entries}
-    upper = entries[0].seq - 1 if entries else 0
-    floor = host.journal.floor(host.name)
-    for _ in range(MAX_LOOK_BACK // LOOK_BACK_STEP):
-        if not missing or upper <= floor:
-            break
-        lower = max(floor, upper - LOOK_BACK_STEP)
-        page = list(await read_journal(host, after=lower, until=upper, limit=LOOK_BACK_STEP))
+    upper = entries[0].seq if entries else 0
+    while missing and len(earlier) < MAX_LOOK_BACK:
+        page = await newest_before(host, upper, LOOK_BACK_STEP)
         if not page:
-            # The numbers go on from the clock at each start of a gateway.
-            upper = await newest_number(host, lower)
-            continue
-        here = {each.envelope.id for each in page}
+            break
         meant = [each for each in page if each.envelope.id in missing]
-        missing = (missing | _named(meant, threads)) - here
-        earlier.append(page)
-        upper = lower
-    for page in reversed(earlier):
-        for each in page:
-            threads.of(each.envelope)
+        missing = (missing | _named(meant, threads)) - {each.envelope.id for each in page}
+        earlier, upper = [*page, *earlier], page[0].seq
+    for each in earlier:
+        threads.of(each.envelope)
+
+
+async def newest_before(host: SpaceServer, before: int, most: int = PAGE_ROWS) -> list[Entry]:
+    """The newest entries before a number, oldest first.
+
+    Numbers are shared by the spaces of a gateway, so that a stretch of them may have few entries;
+    and at each start they go on from the clock, so that billions in between have none.
+    """
+    found: list[Entry] = []
+    floor, step = host.journal.floor(host.name), most
+    upper = before - 1
+    while len(found) < most and upper > floor:
+        lower = max(floor, upper - step)
+        stretch = await read_stretch(host, after=lower, until=upper, step=step)
+        found = [*stretch, *found]
+        if stretch or step < MAX_STRETCH:
+            upper, step = lower, min(step * 2, MAX_STRETCH)
+        else:
+            upper, step = await newest_number(host, lower), most
+    return found[-most:]
 
 
 async def read_stretch(
@@ -371,9 +389,6 @@ MAX_COLUMNS: Final = 8
 
 MAX_ROWS_PUSHED: Final = 200
 """Rows of one push; of a space that is livelier, browsers load the timeline anew."""
-
-PAGE_ROWS: Final = 100
-"""Rows that a page of the timeline begins with, and loads at a time."""
 
 MAX_HEARD: Final = 1_000
 """Envelopes that are read back to know when participants were heard last."""
@@ -426,7 +441,7 @@ class LaneColumns:
         return [self.place(each) for each in self.names]
 
 
-class SpaceFeed:
+class SpaceFeed(UnqueuedSubscriber):
     """Follows one space: rows of its timeline, rendered once for all browsers that want them."""
 
     def __init__(self, host: SpaceServer) -> None:
@@ -438,17 +453,13 @@ class SpaceFeed:
         self.statuses: dict[str, OwnStatus] = {}
         self._heard = 0
         self.form = FrameFormat(DEFAULT_DIALECT)
-        self._host = host
+        self.host = host
         self._template = make_environment().get_template("timeline_rows.html")
         self._seen = host.fanout.delivered
         self._changed = anyio.Event()
         self._subscribed = False
         self._closed = False
         self.columns.add(*(each.participant for each in host.delivery.members))
-
-    def follows(self, host: SpaceServer) -> bool:
-        """True if it follows a space as that began last."""
-        return self._host is host
 
     async def follow(self) -> None:
         """Publish what is said until cancelled."""
@@ -460,11 +471,11 @@ class SpaceFeed:
                 self._changed = anyio.Event()
                 await self._publish()
         finally:
-            self._host.fanout.unsubscribe(self)
+            self.host.fanout.unsubscribe(self)
 
     def _subscribe_if_wanted(self) -> None:
         """Hear of envelopes only while a browser shows them: delivery pays for each."""
-        wanted, fanout = self.queues.wants("space"), self._host.fanout
+        wanted, fanout = self.queues.wants("space"), self.host.fanout
         if wanted is self._subscribed or self._closed:
             return
         self._subscribed = wanted
@@ -472,12 +483,12 @@ class SpaceFeed:
             self._seen = fanout.delivered
             fanout.subscribe(self, None)
             # What is delivered until then calls nothing here.
-            self._host.journal.call_when_kept(lambda: self._changed.set())
+            self.host.journal.call_when_kept(lambda: self._changed.set())
         else:
             fanout.unsubscribe(self)
 
     async def _publish(self) -> None:
-        host, until = self._host, self._host.fanout.delivered
+        host, until = self.host, self.host.fanout.delivered
         if not self.queues.wants("space"):
             return
         after, most = max(self._seen, host.journal.floor(host.name)), MAX_ROWS_PUSHED + 1
@@ -509,7 +520,7 @@ class SpaceFeed:
         """The row of an entry, which comes after all rows before it; of an old one with its own."""
         envelope, at = entry.envelope, entry.at / 1_000_000
         proposer, proposal, group = (threads or self.threads).of(envelope)
-        audit = proposals_of(self._host).audit.latest_of(proposer, proposal) if proposal else None
+        audit = proposals_of(self.host).audit.latest_of(proposer, proposal) if proposal else None
         verb, words, tone = describe(envelope)
         place = self.columns.place
         return TimelineRow(
@@ -533,7 +544,7 @@ class SpaceFeed:
 
     async def note_heard(self) -> None:
         """Note when each participant was heard last, and came or left, as far as is read back."""
-        host, until = self._host, self._host.fanout.delivered
+        host, until = self.host, self.host.fanout.delivered
         after = max(self._heard, until - MAX_HEARD, host.journal.floor(host.name))
         for entry in await read_journal(host, after=after, until=until, limit=MAX_HEARD):
             envelope, at = entry.envelope, entry.at / 1_000_000
@@ -563,10 +574,6 @@ class SpaceFeed:
         self._closed = True
         self._changed.set()
 
-    def ready(self, then: Callable[[], None]) -> None:
-        """Nothing is kept back here."""
-        then()
-
 
 class SpaceFeeds:
     """The feeds of a gateway's spaces; one follows its space while a stream wants it."""
@@ -580,7 +587,7 @@ class SpaceFeeds:
     def of(self, space: str) -> SpaceFeed:
         """The feed of a space, which begins to follow it."""
         host, feed = self._runtime.spaces[space], self._feeds.get(space)
-        if feed is None or not feed.follows(host):
+        if feed is None or feed.host is not host:  # a space that began anew
             if feed is not None:
                 feed.close(RESTARTING, "the space began anew")
             feed = self._feeds[space] = SpaceFeed(host)

@@ -1,6 +1,6 @@
 """One participant's connection, whatever carries it: its join, pace, flow and end.
 
-An edge (:mod:`~meup_agent.gateway.edge.websocket`, :mod:`~meup_agent.gateway.edge.mount`) turns
+An edge (:mod:`~meup_agent.gateway.edge.listener`, :mod:`~meup_agent.gateway.edge.mount`) turns
 what it reads into whole messages, and writes what is for the other end. When to read, what a
 message does, and why the connection ends, is decided here.
 """
@@ -26,6 +26,7 @@ from meup_agent.gateway.edge.handshake import (
 )
 from meup_agent.gateway.frame_queue import GatewayMember
 from meup_agent.gateway.logs import log, quote
+from meup_agent.protocol.dialects import STREAMING
 from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.protocol.space.state.grants import UNCONFIGURED
 from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
@@ -269,6 +270,8 @@ class MemberConnection(ABC):
         self._limits = runtime.limits
         self._loop = runtime.loop
         self._handshake = handshake
+        self._packers: tuple[Callable[[bytes], bytes], Callable[[bytes], bytes]] = (bytes, bytes)
+        """Make of an envelope's frame, and of a stream's, what is written."""
         self._member: GatewayMember | None = None
         self._identity: Identity | None = None
         self.token_use = (
@@ -291,10 +294,6 @@ class MemberConnection(ABC):
     @abstractmethod
     def write(self, packed: bytes) -> None:
         """Write frames; what is not taken at once waits in the buffer of the connection."""
-
-    @abstractmethod
-    def _frame_format(self, dialect: str) -> FrameFormat:
-        """The form of the frames for this connection."""
 
     @abstractmethod
     def _send_close(self, code: int, reason: str) -> None:
@@ -467,17 +466,17 @@ class MemberConnection(ABC):
             self._not_admitted(refused)
             return
         self.token_use = use
-        identity = self._identity = use.identity
+        handshake, identity = self._handshake, use.identity
+        self._identity, place = identity, handshake.place
         self._space: SpaceServer = self._runtime.spaces[identity.space]
+        pack, pack_frame = self._packers
+        numbered, last_seen, acked = handshake.resume
+        frames = pack_frame if dialect in STREAMING else None
+        form = FrameFormat(dialect, numbered, acked, pack, frames)
         self._member = GatewayMember(
-            self._runtime,
-            identity,
-            self._frame_format(dialect),
-            self,
-            last_seen=self._handshake.last_seen,
-            place=self._handshake.place,
+            self._runtime, identity, form, self, last_seen=last_seen, place=place
         )
-        place, older = self._handshake.place, self._space.delivery.member(identity.participant)
+        older = self._space.delivery.member(identity.participant)
         replaces = older is not None and place is Place.ANSWERING
         more = " in place of an older connection" if replaces else ""
         log.info("%s: %s from %s%s", self._name(), _JOINED[place], self._peer, more)

@@ -54,6 +54,14 @@ PLACE_ANSWERS: Final[Mapping[Place, Mapping[str, str]]] = {
 """The headers by which a place is granted."""
 
 
+class Resume(NamedTuple):
+    """The numbers that a member asks for (PROTOCOL 6)."""
+
+    resumes: bool = False  # it wants each envelope's
+    last_seen: int | None = None  # the last one that it got
+    acked: bool = False  # of its own envelopes, they alone are enough
+
+
 class Handshake(NamedTuple):
     """A connection's request, as far as its handshake says it.
 
@@ -64,12 +72,10 @@ class Handshake(NamedTuple):
     identity: Identity | None
     space: str | None
     dialect: str | None
-    resumes: bool = False
-    last_seen: int | None = None
-    acked: bool = False
-    place: Place = Place.ANSWERING
-    of_page: bool = False  # of a page in a browser, which says whose it is
-    digest: bytes = b""  # of its header's token
+    resume: Resume
+    place: Place
+    of_page: bool  # of a page in a browser, which says whose it is
+    digest: bytes  # of its header's token
 
     @property
     def complete(self) -> bool:
@@ -128,7 +134,7 @@ def read_handshake(
         dialect = dialect or runtime.dialect(identity)
     else:
         runtime.join_throttle.connect(address, of_page=of_page)
-    return Handshake(identity, space, dialect, *resume, place, of_page, digest)
+    return Handshake(identity, space, dialect, resume, place, of_page, digest)
 
 
 def read_dialect(name: str | None) -> str | None:
@@ -161,14 +167,6 @@ def read_place(header: Callable[[str], str | None]) -> Place:
 
 def is_seq(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= MAX_SEQ_DIGITS
-
-
-class Resume(NamedTuple):
-    """The numbers that a member asks for (PROTOCOL 6)."""
-
-    resumes: bool = False  # it wants each envelope's
-    last_seen: int | None = None  # the last one that it got
-    acked: bool = False  # of its own envelopes, they alone are enough
 
 
 def read_resume(header: Callable[[str], str | None]) -> Resume:

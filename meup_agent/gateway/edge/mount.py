@@ -26,8 +26,6 @@ from meup_agent.gateway.edge.http.views import export_to_sdk
 from meup_agent.gateway.journal.engines import engine_of, open_journal
 from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
-from meup_agent.protocol.dialects import STREAMING
-from meup_agent.protocol.space.link import FrameFormat
 from meup_agent.protocol.wire.streams import is_stream_frame
 from meup_agent.transport.base import TOO_BIG
 
@@ -90,11 +88,6 @@ class AsgiConnection(MemberConnection):
     def is_closing(self) -> bool:
         """True if there is nothing to be read any more."""
         return False
-
-    def _frame_format(self, dialect: str) -> FrameFormat:
-        frames = bytes if dialect in STREAMING else None
-        numbers = self._handshake.resumes, self._handshake.acked
-        return FrameFormat(dialect, *numbers, pack_frame=frames)
 
     def _send_close(self, code: int, reason: str) -> None:
         self._queue.close(code, reason)

@@ -17,9 +17,9 @@ from meup_agent.gateway.auth import Identity
 from meup_agent.gateway.config import Config, NotifyTarget
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.reach.bursts import BurstTracker
-from meup_agent.gateway.reach.outbound import NotDelivered
 from meup_agent.gateway.reach.services import (
     PUSH,
+    NotDelivered,
     NotifyService,
     PushService,
     PushSubscriptions,
@@ -30,7 +30,7 @@ from meup_agent.gateway.reach.services import (
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.protocol.space.journal import Entry
-from meup_agent.protocol.space.link import FrameFormat
+from meup_agent.protocol.space.link import FrameFormat, UnqueuedSubscriber
 from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.space.state.inflight import TRACKED_KINDS
 from meup_agent.protocol.wire import kinds
@@ -60,8 +60,8 @@ def make_services(config: Config) -> list[tuple[NotifyTarget, NotifyService]]:
     pushing = 0
     for at, target in enumerate(config.notify):
         place = f"notify[{at}]"
+        check_extra(place)
         if target.url == PUSH:
-            check_extra(place)
             pushing += 1
             if target.secret_file is None:
                 raise ConfigurationError(
@@ -102,7 +102,7 @@ def _spaces_of(target: NotifyTarget, config: Config) -> list[str]:
     ]
 
 
-class ProposalChanges:
+class ProposalChanges(UnqueuedSubscriber):
     """A subscriber of spaces that wakes whoever waits for a change of a proposal."""
 
     def __init__(self) -> None:
@@ -128,9 +128,6 @@ class ProposalChanges:
 
     def close(self, code: int, reason: str) -> None:
         """The gateway ends, and this with it."""
-
-    def ready(self, then: object) -> None:
-        """Never called: it does not resume."""
 
 
 def _changes_a_proposal(entry: Entry) -> Entry | None:
@@ -272,25 +269,21 @@ class NoticeTask:
         try:
             await self._service.send(notice, self._target.link)
         except NotDelivered as error:
-            pause = tracker.failed(anyio.current_time())
-            tracker.due = anyio.current_time() + pause
-            self._log_failure(str(error))
+            why = str(error)
         except Exception as error:
             # One service must not end the others; what was raised may have its address in it.
-            tracker.due = anyio.current_time() + tracker.failed(anyio.current_time())
-            self._log_failure(f"an error in the program ({type(error).__name__}); please report it")
+            why = f"an error in the program ({type(error).__name__}); please report it"
         else:
-            tracker.sent(notice, anyio.current_time())
-            tracker.due = anyio.current_time()
-            if self._fails:
-                self._fails = False
-                log.info("notices reach %s again", self._service.name)
-
-    def _log_failure(self, why: str) -> None:
-        if not self._fails:
-            self._fails = True
-            log.warning(
-                "no notice reaches %s: %s; it is tried again, with longer and longer pauses",
-                self._service.name,
-                why,
-            )
+            why = ""
+        now = anyio.current_time()
+        if why:
+            tracker.due = now + tracker.failed(now)
+        else:
+            tracker.sent(notice, now)
+            tracker.due = now
+        failed, self._fails = self._fails, bool(why)
+        if why and not failed:
+            said = "no notice reaches %s: %s; it is tried again, with longer and longer pauses"
+            log.warning(said, self._service.name, why)
+        elif failed and not why:
+            log.info("notices reach %s again", self._service.name)

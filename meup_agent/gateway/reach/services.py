@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import logging
 import os
 import re
 import secrets
+import socket
+import ssl
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -26,7 +30,6 @@ from meup_agent.errors import ConfigurationError, UsageError, explain_os_error, 
 from meup_agent.gateway.auth import Identity, Tokens, read_token, write_new_file
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.reach.bursts import InboxNotice
-from meup_agent.gateway.reach.outbound import NotDelivered, find_addresses, post
 from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.transport.base import Condition
 
@@ -92,11 +95,11 @@ def make_service(target: NotifyTarget, place: str) -> NotifyService:
     Raises:
         ConfigurationError: There can be none.
     """
-    check_extra(place)
     plugin = _apprise_plugin(target.url)
     if plugin is not None:
         return AppriseService(plugin, place, allow_private=target.allow_private)
-    scheme = _scheme_of(target.url)
+    parts = _parse_url(target.url)
+    scheme = parts.scheme if parts else ""
     if scheme not in ("http", "https"):
         raise ConfigurationError(
             f"{place}: expected the https address of a webhook, or an address of Apprise, for"
@@ -110,13 +113,13 @@ def make_service(target: NotifyTarget, place: str) -> NotifyService:
     return Webhook(target, place)
 
 
-def _scheme_of(url: str) -> str:
-    """The scheme of an address of a host; empty: it is none."""
+def _parse_url(url: str) -> SplitResult | None:
+    """An address of a host; ``None``: it is none."""
     try:
         parts = urlsplit(str(httpx.URL(url)))
-        return parts.scheme if parts.hostname and parts.port != 0 else ""
+        return parts if parts.hostname and parts.port != 0 else None
     except (ValueError, httpx.InvalidURL):
-        return ""
+        return None
 
 
 def _apprise_plugin(url: str) -> NotifyBase | None:
@@ -330,7 +333,8 @@ class PushSubscriptions:
         self._subscriptions: dict[str, Subscription] = {}
         self._signer: Any
         try:
-            stored = msgspec.json.decode(_read(path), type=_Stored)
+            with path.open("rb") as file:
+                stored = msgspec.json.decode(file.read(MAX_FILE_BYTES), type=_Stored)
             vapid: Any = Vapid02
             self._signer = vapid.from_pem(stored.key.encode())
             self._subscriptions = {each.endpoint: each for each in stored.subscriptions}
@@ -411,13 +415,14 @@ class PushSubscriptions:
         return dict(self._signer.sign(claims))
 
     def _check(self, given: Subscription) -> None:
-        try:
-            parts = urlsplit(str(httpx.URL(given.endpoint)))
-            is_secure = parts.scheme == "https" or (self.allow_private and parts.scheme == "http")
-            is_address = is_secure and parts.hostname and parts.port != 0 and not parts.username
-        except (ValueError, httpx.InvalidURL):
-            is_address = False
-        if not is_address or len(given.endpoint) > MAX_ENDPOINT_CHARS:
+        parts = _parse_url(given.endpoint)
+        schemes = ("https", "http") if self.allow_private else ("https",)
+        if (
+            parts is None
+            or parts.scheme not in schemes
+            or parts.username
+            or len(given.endpoint) > MAX_ENDPOINT_CHARS
+        ):
             raise UsageError("the browser's push service has no https address")
         if not (_POINT.fullmatch(given.p256dh) and _SECRET.fullmatch(given.auth)):
             raise UsageError("the browser's keys are not keys of Web Push")
@@ -438,11 +443,6 @@ class PushSubscriptions:
                 file.truncate()
                 file.write(content)
             part.replace(self._path)
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES)
 
 
 def encrypt(subscription: Subscription, content: bytes) -> bytes:
@@ -526,3 +526,139 @@ class PushService:
                 return error
             self._subscriptions.remove(self._identity, browser.endpoint)
         return None
+
+
+# --- requests to addresses outside ---
+# The gateway makes them to no place that its configuration does not allow.
+
+ANSWER_SECONDS: Final = 10.0
+"""Seconds for a whole request, from the look-up of the name to the status."""
+
+CONNECT_SECONDS: Final = 4.0
+"""Seconds for one of the addresses of a name."""
+
+MAX_ADDRESSES: Final = 4
+"""Addresses of a name that are tried."""
+
+GONE: Final = frozenset({404, 410})
+"""Statuses of a service that does not know the receiver any more."""
+
+_UNICAST: Final = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that is given out; other addresses are of sites, or stand for some of IPv4."""
+
+_TRANSLATED: Final = ipaddress.ip_network("2002::/16")
+"""IPv6 addresses that lead to an IPv4 address within them, which may be a private one."""
+
+
+class NotDelivered(Exception):
+    """A service did not take a notice; the words say why, and nothing that is secret.
+
+    Args:
+        why: The reason.
+        status: The status of its answer; 0: there was none.
+    """
+
+    def __init__(self, why: str, status: int = 0) -> None:
+        super().__init__(why)
+        self.status = status
+
+    @property
+    def is_gone(self) -> bool:
+        """True if the receiver is not known there any more."""
+        return self.status in GONE
+
+
+def is_public(address: str) -> bool:
+    """True for an address of the Internet; false for one of this machine or its networks."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            found = found.ipv4_mapped
+        elif found not in _UNICAST or found in _TRANSLATED:
+            return False
+    return found.is_global and not found.is_multicast
+
+
+async def find_addresses(host: str, port: int, *, allow_private: bool) -> list[str]:
+    """The addresses of a host, none of them private where that is not allowed.
+
+    Raises:
+        NotDelivered: It has none, or a private one.
+    """
+    try:
+        found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise NotDelivered(f"its host is not found ({system_reason(error)})") from None
+    except UnicodeError:
+        raise NotDelivered("its host is not found") from None
+    addresses = list(dict.fromkeys(str(each[4][0]).partition("%")[0] for each in found))
+    if not allow_private and not all(map(is_public, addresses)):
+        raise NotDelivered(
+            "it is at a private address, of this machine or its networks; allow_private allows it"
+        )
+    return addresses[:MAX_ADDRESSES]
+
+
+@cache
+def _tls_context() -> ssl.SSLContext:
+    """A context that trusts what httpx does; a tenth of a second goes into its certificates."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+async def post(
+    url: str, content: bytes, headers: Mapping[str, str], *, allow_private: bool
+) -> None:
+    """Send a request to an address, and read the status of its answer alone.
+
+    The connection is made to the address that was looked up and checked, so a name that leads
+    elsewhere a moment later changes nothing. No redirect is followed, no proxy and no cookie used.
+    Not by a client of httpx, which logs addresses, and these have secrets in them.
+
+    Raises:
+        NotDelivered: It was not taken.
+    """
+    try:
+        with anyio.fail_after(ANSWER_SECONDS):
+            status = await _post(httpx.URL(url), content, headers, allow_private=allow_private)
+    except TimeoutError:
+        raise NotDelivered(f"it gave no answer within {ANSWER_SECONDS:.0f} seconds") from None
+    except httpx.HTTPError as error:
+        raise NotDelivered(f"it cannot be reached ({type(error).__name__})") from None
+    if 300 <= status < 400:
+        raise NotDelivered(
+            f"it answered {status}, a redirect, which is not followed; give the address that it"
+            " leads to",
+            status,
+        )
+    if not 200 <= status < 300:
+        raise NotDelivered(f"it answered {status}", status)
+
+
+async def _post(
+    url: httpx.URL, content: bytes, headers: Mapping[str, str], *, allow_private: bool
+) -> int:
+    port = url.port or (443 if url.scheme == "https" else 80)
+    # As it is asked for in DNS and in TLS.
+    host = url.raw_host.decode("ascii").strip("[]")
+    addresses = await find_addresses(host, port, allow_private=allow_private)
+    timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS).as_dict()
+    is_tls = url.scheme == "https"
+    verify = await anyio.to_thread.run_sync(_tls_context) if is_tls else False
+    async with httpx.AsyncHTTPTransport(verify=verify, trust_env=False) as transport:
+        for at, address in enumerate(addresses, 1):
+            request = httpx.Request(
+                "POST",
+                url.copy_with(host=address, username=None, password=None),
+                headers={"Host": url.netloc.decode("ascii"), **headers},
+                content=content,
+                extensions={"sni_hostname": host, "timeout": timeout},
+            )
+            try:
+                response = await transport.handle_async_request(request)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                if at == len(addresses):
+                    raise
+                continue
+            await response.aclose()
+            return response.status_code
+    raise NotDelivered("its host has no address")

@@ -70,6 +70,16 @@ class Subscriber(Protocol):
         """Call when most of what was delivered is on its way; not at all if it has ended."""
 
 
+class UnqueuedSubscriber:
+    """Takes what is delivered at once, and never resumes."""
+
+    last_seen = None
+
+    def ready(self, then: Callable[[], None]) -> None:
+        """Go on at once."""
+        then()
+
+
 class FrameReader(Subscriber, Protocol):
     """A subscriber that takes frames of streams: its form has a ``pack_frame``."""
 

@@ -7,9 +7,9 @@ import pytest
 
 from meup_agent.errors import MeupError
 from meup_agent.gateway import JournalConfig
-from meup_agent.gateway.console import templating
-from meup_agent.gateway.console.pages.health import Gauge
-from meup_agent.gateway.console.templating import MAX_REASONS, SAMPLES, Samples, size
+from meup_agent.gateway.console.pages import health
+from meup_agent.gateway.console.pages.health import MAX_REASONS, SAMPLES, Gauge, Samples
+from meup_agent.gateway.console.templating import size
 from tests.gateway.console.conftest import Browser, Site, open_site, two_spaces
 from tests.gateways import GatewayMember
 
@@ -118,7 +118,7 @@ def test_samples_and_their_reasons_are_bounded() -> None:
 async def test_slow_members_and_drops_are_plotted(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(templating, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(health, "SAMPLE_SECONDS", 0.0)
     looker, boss = await site.join("looker"), await site.join("boss")
     browser = await site.browser("you")
     before = await plots_of(browser)

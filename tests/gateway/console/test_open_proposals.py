@@ -13,7 +13,7 @@ from meup_agent.approval import Inbox, InboxItem, InboxRenewed, ItemArrived, Rev
 from meup_agent.errors import ParticipantGone
 from meup_agent.gateway.console.presence import InboxSession, InboxSessionOpener, PersonPresences
 from meup_agent.gateway.console.sign_in import RequestDenied
-from meup_agent.gateway.runtime import WriteBatcher
+from meup_agent.gateway.frame_queue import WriteBatcher
 from tests.gateways import Identity
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, until

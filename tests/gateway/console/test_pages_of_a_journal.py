@@ -8,8 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from meup_agent.gateway.console.pages.timeline import newest_before
-from meup_agent.gateway.console.timeline import PAGE_ROWS, ThreadIndex, learn_before
+from meup_agent.gateway.console.timeline import PAGE_ROWS, ThreadIndex, learn_before, newest_before
 from meup_agent.gateway.edge.http.context import read_journal
 from tests.gateway.console.test_timeline import envelope
 from tests.gateway.journal.conftest import Clock, chat, ids, kept, opened

@@ -21,7 +21,6 @@ from meup_agent.gateway.console.pages import (
     participants,
     sign_in,
     timeline,
-    yeses,
 )
 
 
@@ -46,10 +45,10 @@ _READ: Final[dict[str, PageFunction]] = {
     "/link": sign_in.show_link,
     "/inbox": inbox.show_inbox,
     "/inbox/{key}": inbox.show_inbox,
-    "/inbox/{key}/yes": yeses.show_yes,
+    "/inbox/{key}/yes": inbox.show_yes,
     "/inbox/{key}/file": inbox.show_file,
     "/inbox/{key}/{verb}": inbox.show_again,
-    "/yeses": yeses.show_yeses,
+    "/yeses": inbox.show_yeses,
     "/history": history.show_history,
     "/history/unseen": history.show_unseen,
     "/timeline": timeline.show_timeline,
@@ -73,8 +72,8 @@ _SENT: Final[dict[str, PageFunction]] = {
     "/inbox/{key}/check": inbox.check_edit,
     "/inbox/{key}/reject": inbox.reject,
     "/inbox/{key}/vote": inbox.vote,
-    "/inbox/{key}/yes": yeses.give,
-    "/yeses/revoke": yeses.revoke,
+    "/inbox/{key}/yes": inbox.give_yes,
+    "/yeses/revoke": inbox.end_yes,
     "/history/seen": history.mark_seen,
     "/participants/grant": participants.grant,
     "/participants/revoke": participants.revoke,

@@ -16,15 +16,17 @@ from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import STEPS, key_of
 from meup_agent.gateway.edge.handshake import is_seq
 from meup_agent.gateway.edge.http.context import Problem, await_callback
-from meup_agent.gateway.edge.http.history import (
+from meup_agent.gateway.edge.http.views import (
+    FOLD_TURN,
     MAX_UNSEEN,
     OVER,
+    TRANSIT,
     HistoryView,
     count_unseen,
+    current_proposals,
     find_history,
     read_query,
 )
-from meup_agent.gateway.edge.http.views import FOLD_TURN, TRANSIT, current_proposals
 from meup_agent.protocol.audit import Audit, AuditRecord, proposal_as_json
 from meup_agent.protocol.space.journal import MAX_SEARCHED, DecisionRow, Entry
 from meup_agent.protocol.wire.payloads import without_meta

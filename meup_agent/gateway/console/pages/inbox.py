@@ -1,4 +1,4 @@
-"""The inbox: one decision a screen, the queue beside it, and decisions, of several together."""
+"""The inbox: one decision a screen, the queue beside it; of several together, and in advance."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from starlette.responses import JSONResponse, Response
 
 from meup_agent.approval import Inbox, InboxItem
 from meup_agent.approval.inbox.item import MAX_TOGETHER, Verb, why_alone
+from meup_agent.approval.inbox.preview import MAX_SHOWN, choose_scope, preview_scope
 from meup_agent.approval.policy.rules import CONFIRM_WORD
+from meup_agent.approval.yeses import YesScope, read_scope, revoke_yes
 from meup_agent.causes import Reason
 from meup_agent.client.file_difference import read_written_file
 from meup_agent.errors import AlreadyDecided, AlreadyInProgress, MeupError, NotOffered, UsageError
 from meup_agent.gateway.auth import BAD_REQUEST
-from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, redirect
+from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext, PageFunction, redirect
 from meup_agent.gateway.console.event_queue import OutcomeNotice
 from meup_agent.gateway.console.presence import QUEUE_ROWS, item_key, row_group
 from meup_agent.gateway.console.sign_in import RequestDenied
@@ -38,7 +40,7 @@ from meup_agent.gateway.edge.http.context import CONFLICT
 from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire.outcomes import Fulfillment
 from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, as_text, digest, without_meta
-from meup_agent.protocol.wire.scoped_yes import ScopedYes
+from meup_agent.protocol.wire.scoped_yes import MAX_YES_BYTES, MAX_YES_USES, ScopedYes
 from meup_agent.wording import describe_reason
 
 MORE_THAN_SHOWN: Final = (
@@ -222,9 +224,10 @@ def whole_call(item: InboxItem, sent: dict[str, Any] | None = None) -> dict[str,
 
     It is what its digest covers, and nothing else.
     """
-    said: dict[str, Any] = {"to": item.target, "method": item.method}
-    edited = {} if sent is None else {"arguments": sent}
-    return {**said, "params": {**without_meta(item.call.params), **edited}}
+    params = dict(without_meta(item.call.params))
+    if sent is not None:
+        params["arguments"] = sent
+    return {"to": item.target, "method": item.method, "params": params}
 
 
 def digest_of(item: InboxItem) -> str:
@@ -244,21 +247,30 @@ def shown_digest(item: InboxItem) -> str:
 # --- decisions ---
 
 
-async def approve(context: PageContext) -> Response:
+def _deciding(page: Callable[[PageContext, InboxItem], Awaitable[Response]]) -> PageFunction:
+    """A page of a form that decides a proposal, if that still waits as it was shown."""
+
+    async def answer(context: PageContext) -> Response:
+        item = find_item(context.presence.inbox, context.key)
+        said = item and why_not_as_shown(item, context.form.get("digest", ""))
+        if item is None or said:
+            return inbox_page(context, item, status=CONFLICT, problem=said or "")
+        return await page(context, item)
+
+    return answer
+
+
+@_deciding
+async def approve(context: PageContext, item: InboxItem) -> Response:
     """Approve what was shown."""
-    item = decided_item(context)
-    if isinstance(item, Response):
-        return item
     if problem := why_not(context, item):
         return inbox_page(context, item, problem=problem)
     return await carry_out(context, item)
 
 
-async def approve_edited(context: PageContext) -> Response:
+@_deciding
+async def approve_edited(context: PageContext, item: InboxItem) -> Response:
     """Show what was changed, and, once that was seen, approve it."""
-    item = decided_item(context)
-    if isinstance(item, Response):
-        return item
     edit = await read_edit(item, context.form)
     if not edit.is_ready:
         return inbox_page(context, item, problem=edit.problem, edit=edit)
@@ -276,11 +288,9 @@ async def check_edit(context: PageContext) -> Response:
     return JSONResponse({"problems": problems})
 
 
-async def reject(context: PageContext) -> Response:
+@_deciding
+async def reject(context: PageContext, item: InboxItem) -> Response:
     """Reject what was shown, with a reason and words."""
-    item = decided_item(context)
-    if isinstance(item, Response):
-        return item
     reason = context.form.get("reason", "")
     if reason not in dict(OFFERED_REASONS):
         return inbox_page(context, item, problem="Choose a reason to reject.")
@@ -290,35 +300,25 @@ async def reject(context: PageContext) -> Response:
     )
 
 
-async def vote(context: PageContext) -> Response:
+@_deciding
+async def vote(context: PageContext, item: InboxItem) -> Response:
     """Vote about what was shown."""
-    item = decided_item(context)
-    if isinstance(item, Response):
-        return item
     given = context.form.get("vote")
     if given not in ("approve", "reject"):
         return inbox_page(context, item, problem="Vote for it or against it.")
     if given == "approve" and not is_shown_whole(whole_call(item)):
-        problem = f"Not voted for: {MORE_THAN_SHOWN}."
-        return inbox_page(context, item, problem=problem)
-    words = context.typed("words") or None
-    approves, form = given == "approve", item.form
+        return inbox_page(context, item, problem=f"Not voted for: {MORE_THAN_SHOWN}.")
     return await _decide(
         context,
         item,
-        lambda inbox, own: inbox.vote(own, approve=approves, explanation=words, form=form),
+        lambda inbox, own: inbox.vote(
+            own,
+            approve=given == "approve",
+            explanation=context.typed("words") or None,
+            form=item.form,
+        ),
         "Voted",
     )
-
-
-def decided_item(context: PageContext) -> InboxItem | Response:
-    """The proposal that a form decides, as it was shown; or the page that says it is gone."""
-    item = find_item(context.presence.inbox, context.key)
-    if item is None:
-        return inbox_page(context, None, status=CONFLICT)
-    if said := why_not_as_shown(item, context.form.get("digest", "")):
-        return inbox_page(context, item, status=CONFLICT, problem=said)
-    return item
 
 
 def why_not_as_shown(item: InboxItem, shown: str) -> str:
@@ -429,21 +429,16 @@ def start_approval(
 
 
 def _approved(item: InboxItem, fulfillment: Fulfillment) -> str:
+    """The sentence on an approval, with the beginning of the tool's answer."""
     name = item.tool or item.method
     if item.asks_permit and not fulfillment.is_error:
         return f"Approved: {item.proposer} runs {name} itself now."
-    return f"Approved: {name} {_what_came(fulfillment)}"
-
-
-def _what_came(fulfillment: Fulfillment) -> str:
-    """The end of the sentence on an approval, with the beginning of the tool's answer."""
     body = fulfillment.response if fulfillment.error is None else fulfillment.error
     words = " ".join(words_of_answer(body)[: 2 * MAX_ANSWER].split())
     if len(words) > MAX_ANSWER:
         words = words[:MAX_ANSWER] + " …"
-    if not words:
-        return "ran; the tool failed." if fulfillment.is_error else "ran."
-    return f"ran; the tool failed: {words}" if fulfillment.is_error else f"ran: {words}"
+    failed = "; the tool failed" if fulfillment.is_error else ""
+    return f"Approved: {name} ran{failed}{f': {words}' if words else '.'}"
 
 
 @asynccontextmanager
@@ -667,3 +662,145 @@ def _go_on(context: PageContext, verb: str, parts: list[OutcomeNotice]) -> Respo
     if failed:
         said += f" {failed} failed, or were not done."
     return context.go_on(CONSOLE_HOME, said, failed=failed > 0, parts=tuple(parts))
+
+
+# --- yeses in advance ---
+# One is given at a decision, and all that are kept are listed and ended.
+
+TIMES: Final = {"3600": "1 hour", "28800": "8 hours", "604800": "7 days"}
+"""The times that are offered, in seconds."""
+
+USES: Final = 20
+"""Calls that are offered."""
+
+WRITTEN: Final = "written"
+"""The choice of a scope that the person wrote."""
+
+YESES: Final = "/yeses"
+
+GIVEN: Final = "Your yes to calls like it holds; the page Yeses ends it."
+"""Said with what came of the approval: the yes holds also where that failed."""
+
+
+async def show_yes(context: PageContext) -> Response:
+    """The scopes that are offered at a decision, each with what it takes and what it does not."""
+    item = find_item(context.presence.inbox, context.key)
+    if item is None:
+        return redirect(context, f"{CONSOLE_HOME}/{quote(context.key)}")
+    return await _yes_page(context, item)
+
+
+@_deciding
+async def give_yes(context: PageContext, item: InboxItem) -> Response:
+    """Give the yes that was shown, and approve the decision at which it is given."""
+    text = context.form.get("pattern", "").replace("\r\n", "\n")
+    chosen = context.form.get("scope", "")
+    most = context.typed("most")
+    try:
+        if chosen == WRITTEN:
+            scope = _read_scope(text)
+            if context.form.get("seen", "").replace("\r\n", "\n") != text:
+                return await _yes_page(context, item, written=(text, scope))
+        else:
+            scopes = context.presence.inbox.offered_scopes(item)
+            if not chosen.isdecimal() or not 1 <= int(chosen) <= len(scopes):
+                raise UsageError("Choose the calls that it is for.")
+            scope = scopes[int(chosen) - 1]
+        if context.form.get("seconds") not in TIMES:
+            raise UsageError("Choose how long it holds.")
+        if not most.isdecimal() or len(most) > 4 or not 1 <= int(most) <= MAX_YES_USES:
+            raise UsageError(f"It lets 1 to {MAX_YES_USES} calls through.")
+        if problem := why_not(context, item):
+            raise UsageError(problem)
+    except UsageError as error:
+        return await _yes_page(context, item, problem=str(error))
+    try:
+        async with own_item(context, item) as (inbox, own):
+            seconds = float(context.form["seconds"])
+            await inbox.give_yes(own, scope, seconds=seconds, most=int(most))
+    except MeupError as error:
+        return await _yes_page(context, item, problem=f"Not done: {error}")
+    return await carry_out(context, item, also=GIVEN)
+
+
+async def show_yeses(context: PageContext) -> Response:
+    """Every yes that is kept in the space."""
+    kept = context.space_server.owner.yeses
+    shown = [(each, YesScope("", each.yes.arguments, each.yes.others)) for each in reversed(kept)]
+    return context.page("yeses.html", kept=shown)
+
+
+async def end_yes(context: PageContext) -> Response:
+    """End a yes: what it covers is asked about again."""
+    try:
+        async with context.presence.deciding() as session:
+            await revoke_yes(session.space, context.typed("yes") or "none")
+    except MeupError as error:
+        return context.go_on(YESES, f"Not done: {error}", failed=True)
+    return context.go_on(YESES, "That yes has ended: you are asked again.")
+
+
+def _read_scope(text: str) -> YesScope:
+    """The scope that a person wrote.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if len(text) > 2 * MAX_YES_BYTES:
+        raise UsageError(f"What you wrote is longer than {MAX_YES_BYTES} bytes.")
+    try:
+        read: object = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError("What you wrote is not JSON.") from None
+    return read_scope(read)
+
+
+async def _yes_page(
+    context: PageContext,
+    item: InboxItem,
+    *,
+    written: tuple[str, YesScope] | None = None,
+    problem: str = "",
+) -> Response:
+    try:
+        async with own_item(context, item) as (inbox, own):
+            inbox.check_yes(own)
+            past = await inbox.read_past(own)
+            scopes, is_used = inbox.offered_scopes(own), inbox.uses_yeses
+    except (NotOffered, AlreadyDecided, AlreadyInProgress) as error:
+        said = f"No yes in advance: {error}"
+        return context.go_on(f"{CONSOLE_HOME}/{quote(context.key)}", said, failed=True)
+    best = choose_scope(scopes, past, item.arguments)
+    text, own_scope = written or (_written(scopes[best]), None)
+    offers = [
+        (str(number), each, preview_scope(each, item.call, past))
+        for number, each in enumerate(scopes, 1)
+    ]
+    if own_scope is not None:
+        offers.append((WRITTEN, own_scope, preview_scope(own_scope, item.call, past)))
+        if not own_scope.takes(item.arguments):
+            problem = problem or "What you wrote does not take this call."
+    return context.page(
+        "yes.html",
+        BAD_REQUEST if problem else 200,
+        item=item,
+        key=item_key(item),
+        offers=offers,
+        chosen=WRITTEN if own_scope is not None else str(best + 1),
+        text=text,
+        seen="" if own_scope is None else text,
+        is_used=is_used,
+        times=TIMES,
+        uses=USES,
+        most=MAX_YES_USES,
+        max_shown=MAX_SHOWN,
+        digest=shown_digest(item),
+        whole_call=whole_call(item),
+        danger=dangers_of(item),
+        problem=problem,
+    )
+
+
+def _written(scope: YesScope) -> str:
+    said = {"arguments": scope.arguments, "others": scope.others}
+    return json.dumps(said, indent=2, ensure_ascii=True)

@@ -21,13 +21,12 @@ from meup_agent.gateway.console.timeline import (
     TimelineRow,
     fold_rows,
     learn_before,
-    read_stretch,
+    newest_before,
 )
 from meup_agent.gateway.edge.handshake import is_seq
-from meup_agent.gateway.edge.http.context import newest_number, read_journal
+from meup_agent.gateway.edge.http.context import read_journal
 from meup_agent.gateway.edge.http.views import current_proposals
 from meup_agent.protocol.proposals import ProposalState
-from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.space.state.rules import MAX_ID_CHARS
 from meup_agent.wording import MEANINGS
@@ -39,9 +38,6 @@ TONES = ("proposal", "request", "response", "progress", "error", "reject", "with
 MAX_SCANNED: Final = 2_000
 """Envelopes that are looked through for one page of filtered rows; then one asks for more."""
 
-
-MAX_STRETCH: Final = 10_000
-"""Numbers that are read at a time where few are the space's."""
 
 MAX_KEPT_ROWS: Final = 500
 """Rows of a page that is drawn anew with the older ones that a browser had loaded."""
@@ -139,26 +135,6 @@ async def find_rows(
         rows = rows[-most:]
         upper = rows[0].seq
     return rows, upper if upper > host.journal.floor(host.name) + 1 else None
-
-
-async def newest_before(host: SpaceServer, before: int) -> list[Entry]:
-    """A page of entries before a number, oldest first.
-
-    Numbers are shared by the spaces of a gateway, so that a stretch of them may have few entries;
-    and at each start they go on from the clock, so that billions in between have none.
-    """
-    found: list[Entry] = []
-    floor, step = host.journal.floor(host.name), PAGE_ROWS
-    upper = before - 1
-    while len(found) < PAGE_ROWS and upper > floor:
-        lower = max(floor, upper - step)
-        stretch = await read_stretch(host, after=lower, until=upper, step=step)
-        found = [*stretch, *found]
-        if stretch or step < MAX_STRETCH:
-            upper, step = lower, min(step * 2, MAX_STRETCH)
-        else:
-            upper, step = await newest_number(host, lower), PAGE_ROWS
-    return found[-PAGE_ROWS:]
 
 
 async def show_envelope(context: PageContext) -> Response:

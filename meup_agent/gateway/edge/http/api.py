@@ -34,13 +34,6 @@ from meup_agent.gateway.edge.http.context import (
     on_failure,
     on_http_exception,
 )
-from meup_agent.gateway.edge.http.history import (
-    MAX_QUERY_CHARS,
-    MAX_SKIP,
-    OVER,
-    get_history,
-    post_seen,
-)
 from meup_agent.gateway.edge.http.messages import (
     MAX_PAGE,
     PAGE,
@@ -49,14 +42,19 @@ from meup_agent.gateway.edge.http.messages import (
     post_message,
 )
 from meup_agent.gateway.edge.http.views import (
+    MAX_QUERY_CHARS,
+    MAX_SKIP,
+    OVER,
     get_alive,
     get_health,
+    get_history,
     get_me,
     get_metrics,
     get_participants,
     get_proposals,
     get_ready,
     list_participants,
+    post_seen,
 )
 from meup_agent.gateway.logs import quote
 from meup_agent.gateway.runtime import GatewayRuntime
@@ -232,9 +230,9 @@ class Parameter:
     """A parameter of an endpoint, in its ``path``, ``query`` or ``header``."""
 
     name: str
-    where: str
     about: str
     schema: Schema
+    where: str = "query"
 
 
 @dataclass(frozen=True)
@@ -353,12 +351,11 @@ def _schemas(operations: Sequence[Operation]) -> dict[str, Any]:
 
 _SEQ: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 10**MAX_SEQ_DIGITS - 1}
 _PARTICIPANT: Final = Parameter(
-    "participant", "path", "The participant, which must be the token's.", TEXT
+    "participant", "The participant, which must be the token's.", TEXT, "path"
 )
-_SPACE: Final = Parameter("space", "path", "The space, which must be the token's.", TEXT)
+_SPACE: Final = Parameter("space", "The space, which must be the token's.", TEXT, "path")
 _DIALECT: Final = Parameter(
     "dialect",
-    "query",
     "The dialect of the envelopes; else the participant's.",
     {"type": "string", "enum": [*DIALECTS, *ALSO_READ]},
 )
@@ -366,7 +363,6 @@ _SEARCHED: Final[Schema] = {"type": "string", "maxLength": MAX_QUERY_CHARS}
 _TIME: Final[Schema] = {"type": "string", "format": "date-time"}
 _LIMIT: Final = Parameter(
     "limit",
-    "query",
     f"How many at most: up to {MAX_PAGE}; without it, {PAGE}.",
     {"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": PAGE},
 )
@@ -396,7 +392,6 @@ OPERATIONS: Final = (
             _PARTICIPANT,
             Parameter(
                 "since",
-                "query",
                 "The `seq` of the last envelope that is known already, or a time. Without it:"
                 " everything that is kept.",
                 {"anyOf": [_SEQ, {"type": "string", "format": "date-time"}]},
@@ -435,22 +430,16 @@ OPERATIONS: Final = (
             _SPACE,
             Parameter(
                 "id",
-                "query",
                 "Only those with this id, or the beginning of it.",
                 TEXT,
             ),
             Parameter(
                 "state",
-                "query",
                 "Only those in this state.",
                 {"type": "string", "enum": list(ProposalState)},
             ),
-            Parameter(
-                "before", "query", "Only those with a lower `seq`: the page before that.", _SEQ
-            ),
-            Parameter(
-                "timeline", "query", "With every step.", {"type": "boolean", "default": False}
-            ),
+            Parameter("before", "Only those with a lower `seq`: the page before that.", _SEQ),
+            Parameter("timeline", "With every step.", {"type": "boolean", "default": False}),
             _LIMIT,
         ),
     ),
@@ -467,23 +456,20 @@ OPERATIONS: Final = (
             _SPACE,
             Parameter(
                 "search",
-                "query",
                 "Only those with this text in the tool, the proposer, the decider, the rule, the"
                 " reason or the id.",
                 _SEARCHED,
             ),
             Parameter(
                 "state",
-                "query",
                 "Only those in this state; may be given several times.",
                 {"type": "string", "enum": list(OVER)},
             ),
-            Parameter("tool", "query", "Only calls of this tool.", _SEARCHED),
-            Parameter("proposer", "query", "Only what this participant proposed.", _SEARCHED),
-            Parameter("by", "query", "Only what this participant decided.", _SEARCHED),
+            Parameter("tool", "Only calls of this tool.", _SEARCHED),
+            Parameter("proposer", "Only what this participant proposed.", _SEARCHED),
+            Parameter("by", "Only what this participant decided.", _SEARCHED),
             Parameter(
                 "sort",
-                "query",
                 "The order; after a minus sign the other way round.",
                 {
                     "type": "string",
@@ -491,10 +477,9 @@ OPERATIONS: Final = (
                     "default": "-when",
                 },
             ),
-            Parameter("until", "query", "Only what had ended by then.", _TIME),
+            Parameter("until", "Only what had ended by then.", _TIME),
             Parameter(
                 "skip",
-                "query",
                 "Leave out so many, as `next` says.",
                 {"type": "integer", "minimum": 0, "maximum": MAX_SKIP, "default": 0},
             ),
@@ -509,7 +494,7 @@ OPERATIONS: Final = (
         post_seen,
         SeenBody,
         (400, 403, 404, 503),
-        (_SPACE, Parameter("until", "query", "The time; else now.", _TIME)),
+        (_SPACE, Parameter("until", "The time; else now.", _TIME)),
     ),
     Operation(
         "GET",
@@ -524,17 +509,16 @@ OPERATIONS: Final = (
         (400, 403, 404, 503),
         (
             _SPACE,
-            Parameter("Last-Event-ID", "header", "The last `seq` that is known already.", _SEQ),
-            Parameter("since", "query", "The same, where no header can be sent.", _SEQ),
+            Parameter("Last-Event-ID", "The last `seq` that is known already.", _SEQ, "header"),
+            Parameter("since", "The same, where no header can be sent.", _SEQ),
             Parameter(
                 "MEUP-Observe",
-                "header",
                 "`1`: read as an observer of the space.",
                 {"type": "string", "enum": ["1"]},
+                "header",
             ),
             Parameter(
                 "follow",
-                "query",
                 "`false`: end when everything up to now has been read.",
                 {"type": "boolean", "default": True},
             ),
@@ -550,7 +534,7 @@ OPERATIONS: Final = (
         list_participants,
         Participants,
         (401, 403),
-        (Parameter("space", "query", "The space; else the only one.", TEXT),),
+        (Parameter("space", "The space; else the only one.", TEXT),),
         open=True,
     ),
     Operation(
@@ -602,7 +586,7 @@ def http_app(
 
     routes: list[BaseRoute] = [
         *more,  # first: a hook waits for each comparison, and comes a hundred times a second
-        Route("/openapi.json", get_openapi, methods=["GET"]),
+        Route("/openapi.json", get_openapi),
         *_routes(find),
     ]
     return Starlette(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from typing import Any, Final, TypeVar, cast
 
@@ -152,30 +153,45 @@ WRONG_TYPE: Final = 415
 _OF_A_REFUSAL: Final = {
     "too_large": TOO_LARGE,
     "limit_exceeded": TOO_MANY,
-    "invalid_json": BAD_REQUEST,
-    "invalid_utf8": BAD_REQUEST,
-    "invalid_envelope": BAD_REQUEST,
-    "too_deep": BAD_REQUEST,
-    "several_proposals": BAD_REQUEST,
-    "ambiguous_executor": BAD_REQUEST,
-    "reserved_key": BAD_REQUEST,
-    "invalid_request": BAD_REQUEST,
-    "invalid_stream_frame": BAD_REQUEST,
-    "invalid_operation": BAD_REQUEST,
-    "stream_not_found": NOT_FOUND,
-    "target_not_found": NOT_FOUND,
-    "participant_not_found": NOT_FOUND,
-    "unknown_participant": NOT_FOUND,
-    "id_in_use": CONFLICT,
-    "look_alike": CONFLICT,
-    "participant_exists": CONFLICT,
-    "already_exists": CONFLICT,
-    "not_answering": CONFLICT,
-    "not_pending": CONFLICT,
-    "not_renewed": CONFLICT,
-    "not_reported": CONFLICT,
-    "invalid_yes": CONFLICT,
-    "unknown_yes": NOT_FOUND,
+    **dict.fromkeys(
+        (
+            "invalid_json",
+            "invalid_utf8",
+            "invalid_envelope",
+            "too_deep",
+            "several_proposals",
+            "ambiguous_executor",
+            "reserved_key",
+            "invalid_request",
+            "invalid_stream_frame",
+            "invalid_operation",
+        ),
+        BAD_REQUEST,
+    ),
+    **dict.fromkeys(
+        (
+            "stream_not_found",
+            "target_not_found",
+            "participant_not_found",
+            "unknown_participant",
+            "unknown_yes",
+        ),
+        NOT_FOUND,
+    ),
+    **dict.fromkeys(
+        (
+            "id_in_use",
+            "look_alike",
+            "participant_exists",
+            "already_exists",
+            "not_answering",
+            "not_pending",
+            "not_renewed",
+            "not_reported",
+            "invalid_yes",
+        ),
+        CONFLICT,
+    ),
 }
 """The status by a refusal's code; whatever else is refused is not allowed to this sender."""
 
@@ -271,6 +287,21 @@ def read_flag(request: Request, name: str, default: bool) -> bool:
     if said not in ("true", "false"):
         raise bad_query(f"{name} must be true or false")
     return said == "true"
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def read_time(said: str, expected: str) -> int:
+    """A time with its zone (RFC 3339), in microseconds since 1970 (UTC)."""
+    try:
+        # A plus sign in a query means a blank.
+        moment = datetime.fromisoformat(said.replace(" ", "+"))
+        if moment.tzinfo is None:
+            raise ValueError
+        return (moment - _EPOCH) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        raise bad_query(expected) from None
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final, cast
 
@@ -33,6 +32,7 @@ from meup_agent.gateway.edge.http.context import (
     newest_number,
     read_flag,
     read_journal,
+    read_time,
     refused,
 )
 from meup_agent.gateway.frame_queue import FrameQueue, GatewayMember
@@ -69,8 +69,6 @@ REGISTER: Final = "system/register"
 JSON_TYPE: Final = "application/json"
 FRAME_TYPES: Final = ("text/plain", "application/octet-stream")
 """Media types of frames of streams, whose form does not depend on them."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -200,17 +198,8 @@ async def _after(host: SpaceServer, since: str, until: int) -> int:
     """The number before the first message that is asked for, by a number or a time."""
     if is_seq(since):
         return int(since)
-    try:
-        # A plus sign in a query means a blank.
-        moment = datetime.fromisoformat(since.replace(" ", "+"))
-        if moment.tzinfo is None:
-            raise ValueError
-        at = (moment - _EPOCH) // timedelta(microseconds=1)
-    except (ValueError, OverflowError):
-        raise bad_query(
-            "since must be a message's 'seq', or a time such as 2026-01-31T12:00:00Z"
-        ) from None
-    return await newest_number(host, until, at)
+    expected = "since must be a message's 'seq', or a time such as 2026-01-31T12:00:00Z"
+    return await newest_number(host, until, read_time(since, expected))
 
 
 # --- the envelope that is sent ---
@@ -320,16 +309,15 @@ class EventResponse:
         form: FrameFormat,
         last_seen: int | None,
         *,
-        follow: bool = True,
-        observes: bool = False,
-        token_use: TokenUse | None = None,
+        follow: bool,
+        observes: bool,
+        token_use: TokenUse,
     ) -> None:
         self._host = host
         self._identity = identity
         self.token_use = token_use
         self._limits = runtime.limits
-        self._backlogs = backlogs = runtime.backlogs
-        if not backlogs.add_stream(identity):
+        if not runtime.backlogs.add_stream(identity):
             most = runtime.limits.max_streams
             said = f"you have {most} event streams, as many as you may; end one first"
             raise limit_problem(said, "max_streams", most)
@@ -337,12 +325,19 @@ class EventResponse:
         # Its participant's agent keeps its connection.
         member = partial(GatewayMember, last_seen=last_seen, place=Place.OBSERVING)
         make = member if observes else FrameQueue
-        self._stream = make(runtime, identity, form, self._sending)
+        self._stream = stream = make(runtime, identity, form, self._sending)
         self._last_seen = last_seen
         self._follow = follow
-        self._released = False
-        self._held_in = runtime.event_streams
-        self._held_in.add(self)
+        runtime.event_streams.add(self)
+        # Leaves the space, and makes room for another stream.
+        self._held = held = ExitStack()
+        held.callback(runtime.backlogs.remove_stream, identity)
+        held.callback(stream.lost)
+        if isinstance(stream, GatewayMember):
+            held.callback(host.leave, stream)
+        else:
+            held.callback(host.fanout.unsubscribe, stream)
+        held.callback(runtime.event_streams.discard, self)
 
     def shut(self, code: int, reason: str) -> None:
         """End after what is queued: its token is not known any more."""
@@ -379,24 +374,11 @@ class EventResponse:
                     if host.owner.is_kicked(self._identity.participant):
                         stream.close(KICKED, "you were removed from the space")
                 # Before its reader can know that it has ended, and ask for another.
-                self._release()
+                self._held.close()
                 await send({"type": "http.response.body", "body": self._last_words()})
                 tasks.cancel_scope.cancel()
         finally:
-            self._release()
-
-    def _release(self) -> None:
-        """Leave the space, and make room for another stream; once."""
-        if self._released:
-            return
-        self._released = True
-        self._held_in.discard(self)
-        if isinstance(self._stream, GatewayMember):
-            self._host.leave(self._stream)
-        else:
-            self._host.fanout.unsubscribe(self._stream)
-        self._stream.lost()
-        self._backlogs.remove_stream(self._identity)
+            self._held.close()
 
     def _last_words(self) -> bytes:
         """The event that tells an observer's reader what a close frame would tell."""
