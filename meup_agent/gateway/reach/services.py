@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import ipaddress
 import logging
-import os
 import re
 import secrets
 import socket
@@ -280,8 +279,6 @@ TOKEN_SECONDS: Final = 6 * 3_600
 SUBJECT: Final = "https://pypi.org/project/meup-agent/"
 """Address of the sender, which push services ask for (RFC 8292)."""
 
-FILE_MODE: Final = 0o600
-
 _POINT: Final = re.compile(r"[A-Za-z0-9_-]{87}=?")  # 65 bytes
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")  # 16 bytes
 
@@ -439,9 +436,9 @@ class PushSubscriptions:
         part = self._path.with_name(self._path.name + ".part")
         with explain_os_error(f"{self._path} cannot be written"):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT, FILE_MODE), "wb") as file:
-                file.truncate()
-                file.write(content)
+            # One that was interrupted may have left it.
+            part.unlink(missing_ok=True)
+            write_new_file(part, content)
             part.replace(self._path)
 
 

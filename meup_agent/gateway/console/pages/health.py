@@ -187,10 +187,8 @@ async def show_health(context: PageContext) -> Response:
     """The page."""
     runtime, host = context.state.runtime, context.space_server
     totals, drops = _read_counters(runtime)
-    slow = sorted(
-        ((each.participant, _queued(each)) for each in host.delivery.members if _queued(each)),
-        key=lambda pair: -pair[1],
-    )
+    queued = ((each.participant, queued_bytes(each)) for each in host.delivery.members)
+    slow = sorted((pair for pair in queued if pair[1]), key=lambda pair: -pair[1])
     journal_bytes = host.journal.size()
     samples = _samples.setdefault(host, Samples())
     if samples.is_due(at := anyio.current_time()):
@@ -239,7 +237,8 @@ async def show_health(context: PageContext) -> Response:
     )
 
 
-def _queued(member: object) -> int:
+def queued_bytes(member: object) -> int:
+    """Bytes that wait for a member; one without a connection has no queue."""
     return int(getattr(member, "queued_bytes", 0))
 
 

@@ -15,6 +15,7 @@ from meup_agent.client.tool_changes import ToolDifference, accept_tools, read_di
 from meup_agent.errors import InvalidPattern, MeupError, OutcomeUnknown
 from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.console.context import CONSOLE_HOME, PageContext
+from meup_agent.gateway.console.pages.health import queued_bytes
 from meup_agent.gateway.console.sign_in import RequestDenied
 from meup_agent.gateway.console.templating import describe_capability, key_of
 from meup_agent.gateway.console.timeline import OwnStatus
@@ -143,7 +144,7 @@ async def _page(context: PageContext, tried: dict[str, Any]) -> Response:
                 same_as="",
                 here=member is not None,
                 dialect="" if member is None else member.form.dialect,
-                queued=int(getattr(member, "queued_bytes", 0)),
+                queued=queued_bytes(member),
                 carries_out=asked[name],
                 waits_for=proposed[name],
                 last_heard=feed.last_heard.get(name),
@@ -342,7 +343,7 @@ async def show_tools(context: PageContext) -> Response:
         difference = await _read_tools(context, who)
     except MeupError as error:
         raise RequestDenied(BAD_REQUEST, f"{who} does not tell of its tools: {error}") from None
-    return _tools_page(context, who, difference)
+    return context.page("tools.html", who=who, difference=difference, problem="")
 
 
 async def accept_shown_tools(context: PageContext) -> Response:
@@ -357,24 +358,13 @@ async def accept_shown_tools(context: PageContext) -> Response:
         except MeupError:
             raise RequestDenied(BAD_REQUEST, f"Nothing was accepted: {error}") from None
         said = f"Nothing was accepted: {error}"
-        return _tools_page(context, who, difference, problem=said, status=CONFLICT)
+        return context.page("tools.html", CONFLICT, who=who, difference=difference, problem=said)
     return context.go_on(CONSOLE_HOME, f"The tools of {who} are accepted as they are now.")
 
 
 async def _read_tools(context: PageContext, who: str) -> ToolDifference:
     async with context.presence.deciding() as session:
         return await read_difference(session.space, who)
-
-
-def _tools_page(
-    context: PageContext,
-    who: str,
-    difference: ToolDifference,
-    *,
-    problem: str = "",
-    status: int = 200,
-) -> Response:
-    return context.page("tools.html", status, who=who, difference=difference, problem=problem)
 
 
 def _server(context: PageContext, who: str) -> str:

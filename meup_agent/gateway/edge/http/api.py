@@ -596,10 +596,8 @@ def http_app(
     )
 
 
-@cache
-def _document() -> dict[str, Any]:
-    """The OpenAPI document, made when it is first asked for: most gateways are never asked."""
-    return document(OPERATIONS)
+_document: Final = cache(partial(document, OPERATIONS))
+"""The OpenAPI document, made when it is first asked for: most gateways are never asked."""
 
 
 def _routes(find: Callable[[], GatewayRuntime]) -> list[BaseRoute]:

@@ -30,12 +30,9 @@ from meup_agent.gateway.auth import BAD_REQUEST
 from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.edge.http.context import with_headers
-from meup_agent.gateway.edge.listener import Forward, HandshakeLimiter, WholeReads
+from meup_agent.gateway.edge.listener import BACKLOG, Forward, HandshakeLimiter, WholeReads
 from meup_agent.gateway.network import PortAddress, listen_error
 from meup_agent.gateway.runtime import GatewayRuntime
-
-BACKLOG: Final = 2_048
-"""Callers that may wait to be taken; the system may allow fewer."""
 
 _NOT_THE_FIRST: Final = PlainTextResponse(
     "a WebSocket begins with the first request of a connection; dial a new one",
@@ -221,15 +218,6 @@ async def listen_for_http(
     """Begin to listen at a port for HTTP alone; its heads are read as at the port for both."""
     said = f"this port is for HTTP; the gateway's port for WebSocket is {runtime.url}"
     edge = http_edge(runtime, routes, PlainTextResponse(said, BAD_REQUEST))
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, *_, address = found[0]
-        bound = socket.create_server(address, family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise listen_error(host, port, error, " for HTTP") from None
 
     def choose(
         upgrade: bool, head: bytes, transport: asyncio.BaseTransport
@@ -237,10 +225,13 @@ async def listen_for_http(
         return (None if upgrade else forward(upgrade, head, transport)) or edge.protocol()
 
     await edge.start()
-    edge.close_with(
-        await loop.create_server(
-            partial(WholeReads, choose, handshakes), sock=bound, ssl=tls, backlog=BACKLOG
+    first_request = partial(WholeReads, choose, handshakes)
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            first_request, host, port, ssl=tls, backlog=BACKLOG
         )
-    )
+    except OSError as error:
+        raise listen_error(host, port, error, " for HTTP") from None
+    edge.close_with(server)
     scheme = "http" if tls is None else "https"
-    return edge, PortAddress(scheme, host, int(bound.getsockname()[1]))
+    return edge, PortAddress(scheme, host, server.sockets[0].getsockname()[1])
