@@ -103,6 +103,7 @@ def read_token(path: Path) -> str:
     """
     with explain_os_error(f"{path} cannot be read"), path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode
+        # One byte more than it may have tells a file that is too large.
         content = file.read(MAX_TOKEN_FILE_BYTES + 1)
     lines = content.split()
     if len(content) > MAX_TOKEN_FILE_BYTES or len(lines) != 1 or not content.isascii():
@@ -170,6 +171,7 @@ class Tokens:
 
 def digest_of_token(token: str) -> bytes:
     """The SHA-256 by which a token is known."""
+    # JSON lets a token have half of a surrogate pair, which UTF-8 has no bytes for.
     return sha256(token.encode(errors="surrogatepass")).digest()
 
 
@@ -283,6 +285,7 @@ class AuthThrottle:
         if not self._failures and (known := self._tokens.identify(token)) is not None:
             return known
         network, at, guessable = network_of(address), self._now(), is_guessable(token)
+        # Not opened yet: right tokens from many addresses would have those that guess forgotten.
         bucket = self._failures.get(network) if guessable else None
         if bucket is not None and (wait := ceil(bucket.wait(at))):
             said = "too many wrong tokens came from your address; try again later"
@@ -337,4 +340,5 @@ class JoinThrottle:
         """Count a connection no more that has joined by a frame."""
         bucket = self._strangers.get((network_of(address), of_page))
         if bucket is not None:
+            # What it took when it connected is given back.
             bucket.consume(self._now(), -1.0)

@@ -344,6 +344,7 @@ class WriteBatcher:
         self._loop.call_soon(then)
 
     def _flush(self) -> None:
+        # Replaced first: what is delivered by a flush is written in the next turn.
         waiting, self._waiting = self._waiting, []
         for flush in waiting:
             flush()
@@ -421,6 +422,7 @@ class FrameQueue(Backlog):
         if self.closed:
             return
         queue, limits = self._queue, self._limits
+        # The first frame of a turn asks for the write of all.
         if not queue and not self.paused:
             self._batcher.add(self.flush)
         queue.append(packed)

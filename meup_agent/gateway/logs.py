@@ -17,6 +17,7 @@ MAX_SHOWN_CHARS: Final = 80
 def quote(text: str) -> str:
     """A stranger's text as it may stand in a log: quoted, escaped and cut."""
     cut = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+    # Line ends, escapes of terminals and marks of direction would forge or hide what is read.
     return ascii(cut)
 
 

@@ -178,6 +178,7 @@ class RunningGateway:
             return self.runtime.reload(config)
         with copied_certificate(tls) as copy:
             change = self.runtime.reload(config)
+            # The contexts themselves: listening sockets keep theirs, and take no other.
             for context in self._contexts:
                 load_certificate(context, copy, tls)
             return change
@@ -289,6 +290,7 @@ class RunningGateway:
     async def stop(self) -> None:
         """Close every connection with 1012 and stop listening; takes ``stop_timeout`` at most."""
         self._close_listening()
+        # They have joined nothing, so they are owed no close frame.
         self._handshakes.drop_all()
         deadline = anyio.current_time() + self.runtime.limits.stop_timeout
         if self.keeper is not None:

@@ -122,6 +122,7 @@ class GatewayTracer:
 
     def _rejected(self, space: str, reject: Envelope) -> None:
         payload = reject.payload_object
+        # A rejection names ids alone, which several proposers may have used.
         for proposal in reject.correlation:
             more = {PROPOSAL_ID: cut(proposal), REASON: cut(str(payload.get("reason", "")))}
             for span in self._open.get((space, proposal), {}).values():

@@ -168,6 +168,7 @@ def _make_app(state: ConsoleState) -> ASGIApp:
 
 async def _send_worker(request: Request) -> Response:
     """The service worker, which is for pages below its own path alone."""
+    # Asked for anew each time: a worker of an earlier version would serve later pages.
     return FileResponse(STATIC / "worker.js", headers={"Cache-Control": "no-cache"})
 
 
@@ -229,6 +230,7 @@ async def _serve(page: PageRoute, context: PageContext) -> Response:
     await state.sessions.look_up(context.cookie())
     session = context.find_session()
     if sent:
+        # Before its form is read: what another site sends is to cost nothing.
         check_origin(request)
     if page.is_open:
         if sent:

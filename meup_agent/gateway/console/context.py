@@ -73,6 +73,7 @@ class PageContext:
 
     @property
     def cookie_name(self) -> str:
+        # With the port, since cookies know none: two gateways of one host would share theirs.
         url = self.request.url
         prefix, port = ("__Secure-", 443) if url.scheme == "https" else ("", 80)
         return f"{prefix}meup_{url.port or port}"

@@ -87,6 +87,7 @@ class EventQueue:
             return
         self._waiting.append(event)
         self._bytes += len(event)
+        # A page that loads anew has all of it, so nothing that waits is worth its memory.
         if self._bytes > MAX_QUEUED_BYTES:
             self._waiting.clear()
             self._waiting.append(FRESH)

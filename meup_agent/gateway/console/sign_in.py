@@ -332,6 +332,7 @@ class FormSeals:
 
     def fits(self, cookie: str, token: str) -> bool:
         """True if a form came from a page that we gave to the same browser."""
+        # Without a cookie anybody could have made the form.
         return bool(cookie) and hmac.compare_digest(
             self.seal(cookie).encode(), token.encode(errors="surrogatepass")
         )

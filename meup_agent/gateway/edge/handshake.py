@@ -330,6 +330,7 @@ def _parse_join(message: bytes) -> Join | None:
     that says two things.
     """
     try:
+        # A stranger's text: its size and depth are bounded before it is decoded.
         check_frame(message, max_bytes=MAX_JOIN_BYTES)
         only = _decode_type(message)
         if only.type != "join" and only.kind not in ("system/join", "system.join"):

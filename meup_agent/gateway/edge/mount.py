@@ -215,6 +215,7 @@ class GatewayApp:
         """Take a connection, from its handshake to its end."""
         runtime = self.running
         address = websocket.client.host if websocket.client is not None else ""
+        # The outer application has chosen by the path: only the query says something here.
         target = b"?" + bytes(websocket.scope["query_string"])
         try:
             handshake = admit(runtime, target, websocket.headers, address)
@@ -223,6 +224,7 @@ class GatewayApp:
                 answer = PlainTextResponse(str(refused), refused.status, refused.headers)
                 await websocket.send_denial_response(answer)
             else:
+                # Before it is accepted, which the server answers with 403 (ASGI).
                 await websocket.close(refused.close_code)
             return
         await AsgiConnection(runtime, handshake, websocket, address).run()

@@ -148,6 +148,7 @@ _USED: Final = (
 async def _enter(context: PageContext, identity: Identity, token: bytes, after: str) -> Response:
     """Open a session under a new cookie, whatever cookie the browser had."""
     sessions = context.state.sessions
+    # A cookie that was planted before the sign-in must not be worth anything after it.
     sessions.close(context.cookie())
     cookie, _ = sessions.open(identity, token)
     await sessions.share(cookie)
@@ -183,6 +184,7 @@ def _check_seal(context: PageContext) -> None:
 
 def _next(context: PageContext) -> str:
     """The path of the console to go to afterwards: of the console alone, whatever was asked."""
+    # Anything but plain words between slashes could lead to another host, as `//host` does.
     given = context.form.get("next") or context.request.query_params.get("next", "")
     path = given.removeprefix(context.base)
     plain = path.startswith("/") and all(

@@ -128,6 +128,7 @@ async def find_rows(
         await learn_before(host, threads, entries)
         feed.note_speakers(entries)
         page = [feed.row(entry, threads) for entry in entries]
+        # Filtered after all are made: a row that is not shown may begin the thread of one that is.
         rows = [*filter(shown.passes, page), *rows]
         scanned, upper = scanned + len(entries), entries[0].seq
     most = max(PAGE_ROWS, min(MAX_KEPT_ROWS, sum(each.seq >= again for each in rows)))

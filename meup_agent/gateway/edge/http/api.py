@@ -614,6 +614,7 @@ def _routes(find: Callable[[], GatewayRuntime]) -> list[BaseRoute]:
 async def _answer(
     find: Callable[[], GatewayRuntime], path: str, endpoints: dict[str, Endpoint], request: Request
 ) -> Response:
+    # Starlette hands a HEAD to the route of the GET, and the server leaves the body out.
     method = "GET" if request.method == "HEAD" else request.method
     runtime = find()
     try:

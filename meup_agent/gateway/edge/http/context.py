@@ -47,6 +47,7 @@ async def await_callback(ask: Callable[[Callable[[T], None]], object]) -> T:
     found: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def settle(value: T) -> None:
+        # The request may have given up before the journal answers.
         if not found.done():
             found.set_result(value)
 
