@@ -379,6 +379,8 @@ async def serve(
 class _EmbeddedGateway:
     """The addresses, tokens and counters of a gateway, which any thread may read."""
 
+    _config: Config
+    _running: RunningGateway | None = None
     _served: Gateway
 
     @property
@@ -468,7 +470,6 @@ class Gateway(_EmbeddedGateway, AsyncContextManagerMixin):
         self._config = config or one_space_config(space, participants or {}, limits)
         self._host = host
         self._port = port
-        self._running: RunningGateway | None = None
         self._stack = AsyncExitStack()
 
     @asynccontextmanager

@@ -91,9 +91,8 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
         given = _fields(body)
         named = read_dialect(_text(given, "protocol") or request.headers.get(DIALECT_HEADER))
     except InvalidEnvelope as invalid:
-        over: dict[str, Any] = {}
-        if invalid.problem == "too_deep":
-            over = {"limit": "max_depth", "max": MAX_DEPTH}
+        is_deep = invalid.problem == "too_deep"
+        over: dict[str, Any] = {"limit": "max_depth", "max": MAX_DEPTH} if is_deep else {}
         raise Problem(BAD_REQUEST, invalid.problem, str(invalid), **over) from None
     dialect = named or runtime.dialect(identity)
     now = rfc3339(wall_clock())
@@ -257,10 +256,9 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
 def _text(given: dict[str, msgspec.Raw], name: str) -> str | None:
     """A field's text; ``None`` if it is missing, null, empty, or something else."""
     try:
-        value: Any = msgspec.json.decode(given[name]) if name in given else None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.json.decode(given[name], type=str) or None
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return value if isinstance(value, str) and value else None
 
 
 # --- the event stream of a space ---
