@@ -284,7 +284,8 @@ class AuthThrottle:
         # Where nobody has guessed yet no address is refused, and a known token is not looked at.
         if not self._failures and (known := self._tokens.identify(token)) is not None:
             return known
-        network, at, guessable = network_of(address), self._now(), is_guessable(token)
+        guessable = is_guessable(token)
+        network, at = (network_of(address), self._now()) if guessable else ("", 0)
         # Not opened yet: right tokens from many addresses would have those that guess forgotten.
         bucket = self._failures.get(network) if guessable else None
         if bucket is not None and (wait := ceil(bucket.wait(at))):
