@@ -661,14 +661,24 @@ def _compare(path: str, before: object, after: object, found: list[Change]) -> N
 
 def is_same_json(before: object, after: object) -> bool:
     """True if two JSON values are one: ``1`` and ``1.0`` are, ``1`` and ``true`` are not."""
-    both = _objects(before, after)
-    if both is not None:
-        old, new = both
-        return old.keys() == new.keys() and all(is_same_json(old[name], new[name]) for name in old)
-    if isinstance(before, list) and isinstance(after, list):
-        items, others = cast("list[object]", before), cast("list[object]", after)
-        return len(items) == len(others) and all(map(is_same_json, items, others))
-    return isinstance(before, bool) == isinstance(after, bool) and before == after
+    # Not by recursion: a stranger's value may be deeper than that may go.
+    pairs = [(before, after)]
+    while pairs:
+        old, new = pairs.pop()
+        both = _objects(old, new)
+        if both is not None:
+            one, other = both
+            if one.keys() != other.keys():
+                return False
+            pairs += [(one[name], other[name]) for name in one]
+        elif isinstance(old, list) and isinstance(new, list):
+            items, others = cast("list[object]", old), cast("list[object]", new)
+            if len(items) != len(others):
+                return False
+            pairs += zip(items, others, strict=True)
+        elif isinstance(old, bool) != isinstance(new, bool) or old != new:
+            return False
+    return True
 
 
 def _objects(before: object, after: object) -> tuple[JsonObject, JsonObject] | None:
