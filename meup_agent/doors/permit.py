@@ -262,7 +262,7 @@ class Door:
             count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
         )
         # Open proposals of a door before this one.
-        self._left: TTLMap[tuple[str, str, str], ProposalRecord] = TTLMap(
+        self._left: TTLMap[tuple[str, str, str], tuple[HostCall, ProposalRecord]] = TTLMap(
             count=MAX_ANSWERED, seconds=ANSWERED_SECONDS
         )
         self._given: TTLMap[str, dict[str, Any]] = TTLMap(
@@ -334,10 +334,12 @@ class Door:
             return await self.spend(call, answer) if is_kept and is_away is None else answer
         asked = self._asking[key] = _Asked(call, is_away)
         try:
+            # An agent that asks about another call comes back for none of these.
+            await self._withdraw_left(call.asker, but=key)
             left = self._left.pop(key)
-            if left is not None and left.state.is_pending:
+            if left is not None and left[1].state.is_pending:
                 with suppress(MeupError):  # its deadline ends it, too
-                    await withdraw_left(space, left)
+                    await withdraw_left(space, left[1])
             answer = await self._propose(space, asked, ttl, to)
             if isinstance(answer, Permitted) or answer.why is Why.REJECTED:
                 self._answered.put(key, (call, answer), anyio.current_time())
@@ -477,7 +479,7 @@ class Door:
         async for record in space.proposals.list(proposer=space.me):
             left = _call_of(record, space.me)
             if left is not None and left.key is not None and left.key not in self._asking:
-                self._left.put(left.key, record, now)
+                self._left.put(left.key, (left, record), now)
         async for record in space.proposals.list(state="decided", proposer=space.me):
             known = _call_of(record, space.me)
             if record.state is not ProposalState.PERMITTED or known is None:
@@ -496,19 +498,26 @@ class Door:
 
         Of a permit that it has not come for, it is reported that the call did not run.
         """
-        space, now, asks = self.space, anyio.current_time(), (agent, session, worker)
-        if space is None:
-            return
-        for record in tuple(self._left.values(now)):
-            call = _call_of(record, space.me)
-            is_kept = record.outlives and record.state.is_pending
-            if is_kept and call is not None and call.key and call.asker == asks:
-                with suppress(MeupError):  # its deadline ends it, too
-                    await withdraw_left(space, record)
-                    self._left.pop(call.key)
+        now, asks = anyio.current_time(), (agent, session, worker)
+        await self._withdraw_left(asks)
         for call, answer in tuple(self._answered.values(now)):
             if call.asker == asks and isinstance(answer, Permitted) and answer.kept:
                 self.report(answer.proposal, PermitReport.of(ReportedOutcome.NOT_RUN, NOT_TOLD))
+
+    async def _withdraw_left(
+        self, asks: tuple[str, str, str], but: tuple[str, str, str] | None = None
+    ) -> None:
+        """Withdraw what doors before this one have left open of an agent, but for one call."""
+        space, now = self.space, anyio.current_time()
+        if space is None:
+            return
+        for call, record in tuple(self._left.values(now)):
+            is_kept = record.outlives and record.state.is_pending
+            key = call.key
+            if is_kept and key is not None and key != but and call.asker == asks:
+                with suppress(MeupError):  # its deadline ends it, too
+                    await withdraw_left(space, record)
+                    self._left.pop(key)
 
     def permit_of(self, call: HostCall) -> str | None:
         """The proposal by which a call was permitted, by the call's id; ``None``: none is known."""

@@ -238,6 +238,28 @@ async def test_after_a_kill_the_card_of_a_call_that_waited_ends_and_a_deferred_o
             assert [each.state for each in listed] == ["withdrawn", "withdrawn"]
 
 
+async def test_after_a_kill_a_card_whose_agent_was_not_sent_away_ends_with_its_next_call(
+    tmp_path: Path,
+) -> None:
+    """Its host has had its denial, of which the journal has nothing."""
+    journal, left = tmp_path / "journal.db", tmp_path / "left.db"
+    with anyio.fail_after(PATIENCE):
+        async with hooked(journal=journal) as at, client(at) as http:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask, http)
+                await proposed(at.space)
+                copy_journal(journal, left)
+                tasks.cancel_scope.cancel()
+        async with hooked(journal=left) as at, client(at) as http:
+            for other in ({"session_id": "s2"}, {"agent_id": "w1"}):
+                assert await ask(http, DEFER, tool_use_id="t2", **other) == "defer"
+            waits = [each async for each in at.space.proposals.list(proposer="coder")]
+            assert len(waits) == 3
+            assert await ask(http, DEFER, tool_use_id="t3") == "defer"
+            (record,) = [each async for each in at.space.proposals.list(state="decided")]
+            assert (record.id, record.state) == (waits[0].id, "withdrawn")
+
+
 async def test_a_kept_permit_that_its_agent_has_gone_on_without_is_taken_back_after_a_restart(
     tmp_path: Path,
 ) -> None:
