@@ -1,4 +1,7 @@
-"""Calls that wait for a decision without their host, which comes back for it.
+"""Calls that wait for a decision for one host or several, or without one that comes back for it.
+
+Several hosts that ask about one call, with two tokens of a participant say, have one proposal; it
+is taken back as the last of them is gone.
 
 Claude Code without a terminal takes the answer *defer*: it ends, its call undone, and asks again
 under the same id once its session is resumed. In between the proposal stays open, for days. Its
@@ -7,6 +10,7 @@ permit is handed out once, to the first host that comes for it, also after a new
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -15,10 +19,13 @@ import anyio
 
 from meup_agent.doors.permit import Permitted
 from meup_agent.doors.terminal_race import is_decision
+from meup_agent.errors import MeupError
 
 if TYPE_CHECKING:
     from meup_agent.doors.hooks import HookInput
     from meup_agent.doors.permit import Answer, Door, HostCall
+
+log = logging.getLogger("meup_agent.doors")
 
 KEPT_SECONDS: Final = 7 * 86_400.0
 """Time for which an answer is kept for its host to come back; then the call did not run."""
@@ -30,11 +37,13 @@ class DeferredCall:
 
     Attributes:
         hook: The hook by which it came.
+        may_leave: Its host may be told to come back.
         hosts: Hosts that wait for its answer now.
         is_deferred: A host was told to come back.
     """
 
     hook: HookInput
+    may_leave: bool = True
     ended: anyio.Event = field(default_factory=anyio.Event)
     taken: anyio.Event = field(default_factory=anyio.Event)
     answer: Answer | None = None
@@ -69,7 +78,7 @@ class DeferredCall:
 
 
 class DeferredCalls:
-    """The calls of one door whose hosts may come back.
+    """The calls of one door that wait for hosts.
 
     Args:
         door: The door.
@@ -82,16 +91,16 @@ class DeferredCalls:
         self._calls: dict[tuple[str, str, str], DeferredCall] = {}
 
     def __len__(self) -> int:
-        """The calls that wait, or are decided and not asked for yet."""
-        return len(self._calls)
+        """Those whose hosts may leave: they wait, or are decided and not asked for yet."""
+        return sum(each.may_leave for each in self._calls.values())
 
     def find(self, call: HostCall) -> DeferredCall | None:
-        """The call that a host comes back for; ``None``: it is new."""
+        """The call that a host comes back for, or another one waits for; ``None``: it is new."""
         return None if call.key is None else self._calls.get(call.key)
 
-    def enter(self, hook: HookInput) -> DeferredCall:
+    def enter(self, hook: HookInput, *, may_leave: bool) -> DeferredCall:
         """A call that begins to wait; then :meth:`wait` has the space decide it."""
-        entered = DeferredCall(hook)
+        entered = DeferredCall(hook, may_leave)
         assert entered.call.key is not None
         self._calls[entered.call.key] = entered
         return entered
@@ -100,10 +109,14 @@ class DeferredCalls:
         """Have the space decide a call, and keep its decision until a host has come for it."""
         call = deferred.call
         assert call.key is not None
+
+        def is_away() -> bool:
+            return deferred.is_deferred and not deferred.hosts
+
         try:
             with deferred.scope:
                 deferred.answer = await self._door.ask(
-                    call, ttl=ttl, is_away=lambda: deferred.is_deferred and not deferred.hosts
+                    call, ttl=ttl, is_away=is_away if deferred.may_leave else None
                 )
                 deferred.ended.set()
                 # One that nobody decided is asked about anew, once its host comes back.
@@ -113,6 +126,8 @@ class DeferredCalls:
             # Not where the door itself ends: a later one hands it out.
             if isinstance(deferred.answer, Permitted) and not deferred.taken.is_set():
                 self._untold(deferred.answer.proposal)
+        except MeupError as error:
+            log.warning("a call of %s is not decided: %s", call.agent, error)
         finally:
             deferred.ended.set()
             del self._calls[call.key]

@@ -332,21 +332,25 @@ class HookApp:
                 member = await self._join_member(login)
                 with member.asking(login.token, tasks.cancel_scope):
                     deferred = member.deferred.find(call)
-                    if deferred is None and member.held >= MAX_WAITING:
+                    stays = deferred is None or not deferred.may_leave
+                    if stays and member.held >= MAX_WAITING:
                         raise _Full(f"{MAX_WAITING} calls of this participant wait already")
                     ttl = _seconds(query, "ttl", _space_ttl(member))
-                    has_room = len(member.deferred) < MAX_DEFERRED
-                    if deferred is None and defers and call.key and has_room:
-                        deferred = self._begin(member, hook, ttl)
-                    if deferred is None:
+                    may_leave = defers and len(member.deferred) < MAX_DEFERRED
+                    if not may_leave:
                         ttl = max(min(wait, ttl), 0.001)
+                    is_alone = there is None and hook.kind is HookKind.ASKS
+                    if deferred is None and call.key and is_alone:
+                        deferred = self._begin(member, hook, ttl, may_leave=may_leave)
+                    if deferred is None:
                         answer = await self._ask(member, hook, ttl, races=there is not None)
                     else:
                         member.asks.get(login.token, set()).add(deferred.scope)
                         told = {DEFER: (after or b"").decode("latin-1")}
-                        seconds = _seconds(told, DEFER, math.inf) if defers else math.inf
-                        seconds = min(seconds, wait) if defers else seconds
-                        answer = await member.deferred.take(call, deferred, seconds)
+                        seconds = math.inf
+                        if defers and deferred.may_leave:
+                            seconds = min(_seconds(told, DEFER, math.inf), wait)
+                        answer = await self._take(member, call, deferred, seconds)
                 # A host that has closed its connection by now hears no answer: until the loop has
                 # seen, read and told what the kernel knows.
                 for _ in range(3):
@@ -410,10 +414,22 @@ class HookApp:
             self._tasks.start_soon(member.race.wait, raced, ttl)
         return await raced.wait_for(is_dialog=is_dialog)
 
-    def _begin(self, member: _HookMember, hook: HookInput, ttl: float) -> DeferredCall:
-        """A call that begins to wait, and goes on if its host is to come back."""
+    async def _take(
+        self, member: _HookMember, call: HostCall, deferred: DeferredCall, seconds: float
+    ) -> Permitted | Denied | DeferredCall | None:
+        """The answer to a call that waits, for one host; of those that stay each counts."""
+        member.waiting += not deferred.may_leave
+        try:
+            return await member.deferred.take(call, deferred, seconds)
+        finally:
+            member.waiting -= not deferred.may_leave
+
+    def _begin(
+        self, member: _HookMember, hook: HookInput, ttl: float, *, may_leave: bool
+    ) -> DeferredCall:
+        """A call that begins to wait, and goes on while a host waits, or is to come back."""
         assert self._tasks is not None  # there is a member
-        entered = member.deferred.enter(hook)
+        entered = member.deferred.enter(hook, may_leave=may_leave)
 
         async def wait() -> None:
             try:

@@ -59,6 +59,12 @@ class Hooked:
         assert url is not None
         return url
 
+    @property
+    def waiting(self) -> int:
+        """The hosts that wait: nothing tells that one has joined another's call."""
+        app: Any = self._endpoint._app  # pyright: ignore[reportPrivateUsage]
+        return sum(each.waiting for each in app._members.values())
+
     async def start(self) -> None:
         """Serve, at the port of before where it did already."""
         # In a task of its own, since a test may let it die within scopes of its own.
@@ -74,6 +80,7 @@ class Hooked:
 
     async def _enter(self, stack: AsyncExitStack) -> None:
         endpoint, ann = HookEndpoint(self._mode), Agent("ann")
+        self._endpoint = endpoint
         if self._decide is not None:
             ann.on_proposal(tool="*")(self._decide)
         served = serve(self._config, port=self._port, routes={HOOKS_PATH: endpoint})

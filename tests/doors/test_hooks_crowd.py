@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import anyio
 import httpx
 import pytest
+from anyio.abc import TaskStatus
 
 from meup_agent import Agent, Proposal, Space
 from meup_agent.doors.hook_app import HookApp, NotLoggedIn
 from meup_agent.gateway.auth import new_token
 from tests.doors.hooked import Hooked, client, hooked, proposed, settled
 from tests.doors.test_hooks import CLAUDE, verdict, yes
-from tests.interaction.people import PROPOSALS
+from tests.interaction.people import PROPOSALS, until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -129,6 +130,48 @@ async def test_a_call_that_is_asked_about_with_two_tokens_is_one_proposal() -> N
                     await at.space.proposals.get(at.space.proposals[number]).fulfill()
         assert {verdict("claude-code", each.json())[0] for each in answers} == {"allow"}
         assert len(at.space.proposals) == 3
+
+
+@pytest.mark.parametrize("ends", ["its token", "its host"])
+async def test_a_call_goes_on_while_a_host_with_a_valid_token_waits(ends: str) -> None:
+    async with hooked() as at, client(at) as http, client(at) as other:
+        second = new_token()
+        other.headers["authorization"] = f"Bearer {second}"
+        reload_with(at, "coder", at.tokens["coder"], second)
+        answers: list[str] = []
+
+        async def ask(
+            by: httpx.AsyncClient,
+            *,
+            task_status: TaskStatus[anyio.CancelScope] = anyio.TASK_STATUS_IGNORED,
+        ) -> None:
+            with anyio.CancelScope() as scope:
+                task_status.started(scope)
+                answer = await by.post("/hooks/claude-code", json=CLAUDE)
+                answers.append(verdict("claude-code", answer.json())[0])
+
+        with anyio.fail_after(PATIENCE):
+            async with anyio.create_task_group() as tasks:
+                first = await tasks.start(ask, http)
+                await proposed(at.space)
+                tasks.start_soon(ask, other)
+                await until(lambda: at.waiting == 2)
+                if ends == "its token":
+                    reload_with(at, "coder", second)
+                else:
+                    first.cancel()
+                await until(lambda: at.waiting == 1)
+                assert at.space.proposals[0].state == "pending"
+                await yes(at.space.proposals.get(at.space.proposals[0]))
+            assert answers == (["deny", "allow"] if ends == "its token" else ["allow"])
+            assert len(at.space.proposals) == 1
+            # The last host that waits takes its call with it.
+            async with anyio.create_task_group() as tasks:
+                call = {**CLAUDE, "tool_use_id": "another"}
+                tasks.start_soon(partial(other.post, "/hooks/claude-code", json=call))
+                await proposed(at.space, 2)
+                tasks.cancel_scope.cancel()
+            assert await settled(at.space, 1) == "withdrawn"
 
 
 async def test_a_deferred_call_goes_on_while_one_of_its_tokens_is_valid() -> None:
