@@ -68,6 +68,10 @@ class _Content:
         self.entries.update(seal)
 
 
+def _count(contents: dict[str, _Content]) -> int:
+    return sum(each.count for each in contents.values())
+
+
 def _seal(entry: Entry) -> bytes:
     """The digest of an entry, whatever its number."""
     frame = entry.envelope.frame
@@ -290,7 +294,7 @@ async def copy_journal(
         with to.opened(spaces) as there:
             if there is not None:
                 _skip(there, target, to.is_whole, streams, contents, held, fold)
-            went_on = sum(each.count for each in contents.values())
+            went_on = _count(contents)
             if there is not None and all(map(to.is_whole, spaces)) and spaces:
                 _refuse_changed(origin, source)
                 return Copied(went_on, len(spaces), _digest(contents, held), was_there=True)
@@ -308,9 +312,7 @@ async def copy_journal(
                 f"{target.name} cannot be written: {error_text(error)}; make room, and run the same"
                 " again, which goes on where it stopped"
             ) from None
-        digest = _digest(contents, held)
-        count = sum(each.count for each in contents.values())
-    return Copied(count, len(spaces), digest, went_on)
+        return Copied(_count(contents), len(spaces), _digest(contents, held), went_on)
 
 
 def _skip(
@@ -358,7 +360,7 @@ async def _append(
         size += len(entry.envelope.frame)
         if count == AT_ONCE or size > AT_ONCE_BYTES:
             await _kept(journal)
-            told(sum(each.count for each in contents.values()))
+            told(_count(contents))
             count = size = 0
     await _kept(journal)
 

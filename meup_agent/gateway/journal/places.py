@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -66,44 +66,33 @@ def place_of(file: Path) -> JournalPlace:
     return JournalPlace(str(path), path=path.absolute())
 
 
-@contextmanager
 def open_archive(
     place: JournalPlace, *, accept_damage: bool = False, looks_through: bool = True
-) -> Generator[JournalArchive]:
-    """Open a journal to read it; for a file as :class:`~.archive.Archive` has it.
+) -> AbstractContextManager[JournalArchive]:
+    """Open a journal to read it in a block; for a file as :class:`~.archive.Archive` has it.
 
     Raises:
         ConfigurationError: It cannot be read.
     """
     if place.path is None:
-        with open_server(place) as server:
-            yield server
-        return
-    with closing(
-        Archive(place.path, accept_damage=accept_damage, looks_through=looks_through)
-    ) as archive:
-        yield archive
+        return open_server(place)
+    return closing(Archive(place.path, accept_damage=accept_damage, looks_through=looks_through))
 
 
-@contextmanager
-def open_server(place: JournalPlace) -> Generator[ServerArchive]:
-    """Open a journal on a server to read it.
+def open_server(place: JournalPlace) -> AbstractContextManager[ServerArchive]:
+    """Open a journal on a server to read it in a block.
 
     Raises:
         ConfigurationError: It cannot be read.
     """
-    archive: ServerArchive
     if place.postgres is not None:
         from meup_agent.gateway.journal.postgres.journal import PostgresArchive
 
-        archive = PostgresArchive(place.postgres)
-    else:
-        from meup_agent.gateway.journal.nats.journal import NatsArchive
+        return closing(PostgresArchive(place.postgres))
+    from meup_agent.gateway.journal.nats.journal import NatsArchive
 
-        assert place.nats is not None, "a place is one of the three"
-        archive = NatsArchive(place.nats, place.spaces)
-    with closing(archive):
-        yield archive
+    assert place.nats is not None, "a place is one of the three"
+    return closing(NatsArchive(place.nats, place.spaces))
 
 
 class CopyJournal(Journal, Protocol):
