@@ -439,10 +439,11 @@ async def dial_own(
 # --- the owner ---
 
 
-class _Greeting(NamedTuple):
+class _Greeting:
     """A connection that has not shown yet that it is another gateway's."""
 
-    drop: Callable[[], None]
+    def __init__(self, transport: asyncio.WriteTransport) -> None:
+        self.drop = transport.abort
 
 
 class ForwardingListener:
@@ -474,7 +475,7 @@ class ForwardingListener:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            greeting = _Greeting(writer.transport.abort)
+            greeting = _Greeting(writer.transport)
             self._greetings.begin(greeting)
             try:
                 told, theirs = await self._greet(reader, writer)

@@ -109,13 +109,26 @@ def _check_file(config: JournalConfig, max_message_bytes: int) -> str:
     return str(path)
 
 
+def _has(key: str) -> Callable[[JournalConfig], bool]:
+    def has(config: JournalConfig) -> bool:
+        return getattr(config, key) is not None
+
+    return has
+
+
+def _serves_any(_: JournalConfig) -> bool:
+    return True
+
+
+def _in_memory(_: JournalConfig, max_message_bytes: int) -> str:
+    return "memory"
+
+
 ENGINES: Final[dict[str, Engine]] = {
-    "nats": Engine(lambda config: bool(config.nats), _open_nats, _check_nats, _keep_at_nats),
-    "postgres": Engine(
-        lambda config: bool(config.postgres), _open_postgres, _check_postgres, _keep_in_postgres
-    ),
-    "sqlite": Engine(lambda config: bool(config.path), SqliteJournal, _check_file),
-    "memory": Engine(lambda _: True, JournalConfig.open_memory, lambda *_: "memory"),
+    "nats": Engine(_has("nats"), _open_nats, _check_nats, _keep_at_nats),
+    "postgres": Engine(_has("postgres"), _open_postgres, _check_postgres, _keep_in_postgres),
+    "sqlite": Engine(_has("path"), SqliteJournal, _check_file),
+    "memory": Engine(_serves_any, JournalConfig.open_memory, _in_memory),
 }
 """The engines by name; the first that serves a configuration is opened.
 

@@ -564,6 +564,7 @@ class NumberedJournal(WaitingJournal[NumberedEntry]):
         self._hand_over()
         self._writer.stop()
         self._reader.stop()
+        closed = False
         with anyio.CancelScope(shield=True):
             closed = await anyio.to_thread.run_sync(self._close)
         lost = sum(isinstance(each, NumberedEntry) for each in self._pending)

@@ -297,6 +297,10 @@ def message_ends(queue: deque[Waiting], most: int) -> int:
     return len(queue)
 
 
+def _ignore_kept(log: SpaceLog, sequence: int, count: int) -> None:
+    """Nothing is appended, so nothing is kept."""
+
+
 @dataclass(eq=False)
 class SpaceLog:
     """The stream of a space.
@@ -311,7 +315,7 @@ class SpaceLog:
     # Who only reads it needs none of these.
     now: Callable[[], int] = int
     # Called with the last sequence, and how many entries it took.
-    on_kept: Callable[[SpaceLog, int, int], None] = lambda *_: None
+    on_kept: Callable[[SpaceLog, int, int], None] = _ignore_kept
     on_lost: Callable[[str], None] = ignore
     is_copy: bool = False  # another journal is copied into it, and no gateway uses it
 
