@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -264,27 +265,28 @@ def _sample_of_lines(rule: PolicyRule, patterns: list[str]) -> Sample:
     """The samples of a rule about command lines: what it alone makes of them."""
     tool = rule.tool if isinstance(rule.tool, str) and not _WILDCARD.search(rule.tool) else "Bash"
     alone = RuleSet([rule])
-    turns = [[form.format(_fill_in(each, "a").strip()) for form in _LINES] for each in patterns]
-    texts = [text for turn in zip(*turns, strict=True) for text in turn]
-    matched = {
-        text: bool(alone.find_matching(call_from(tool, {"command": text}, target="a"), "a"))
-        for text in texts
-    }
-    taken = [text for text in matched if matched[text]]
-    left = [text for text in matched if not matched[text]]
-    return Sample(tuple(taken[:MAX_SAMPLES]), tuple(left[:MAX_SAMPLES]))
+    lines = [[form.format(_fill_in(each, "a").strip()) for form in _LINES] for each in patterns]
+
+    def takes(line: str) -> bool:
+        call = call_from(tool, {"command": line}, target="a")
+        return bool(alone.find_matching(call, "a"))
+
+    return _sample(lines, takes)
 
 
 def sample_of(patterns: list[str], reading: Reading) -> Sample:
     """The samples of patterns of which one is enough."""
-    compiled = compile_pattern(patterns, reading=reading)
+    texts = [_texts_like(each.removeprefix("!")) for each in patterns]
+    return _sample(texts, compile_pattern(patterns, reading=reading).matches)
+
+
+def _sample(texts: Iterable[Iterable[str]], takes: Callable[[str], bool]) -> Sample:
+    """The first texts of several patterns that are taken, and that are left."""
     # Each pattern in turn, so that every one of a list is among the samples.
-    turns = [list(_texts_like(each.removeprefix("!"))) for each in patterns]
-    texts = dict.fromkeys(
-        turn[at] for at in range(max(map(len, turns))) for turn in turns if at < len(turn)
-    )
-    taken = [text for text in texts if compiled.matches(text)]
-    left = [text for text in texts if text and not compiled.matches(text)]
+    turns = chain.from_iterable(zip_longest(*texts))
+    matched = {text: takes(text) for text in turns if text is not None}
+    taken = [text for text in matched if matched[text]]
+    left = [text for text in matched if text and not matched[text]]
     return Sample(tuple(taken[:MAX_SAMPLES]), tuple(left[:MAX_SAMPLES]))
 
 
