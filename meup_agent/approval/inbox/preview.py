@@ -70,17 +70,15 @@ class YesPreview(NamedTuple):
     @property
     def warnings(self) -> tuple[str, ...]:
         """Reasons to choose another scope, in words."""
-        found: list[str] = []
+        known, taken = self.looked_at, len(self.covered)
         against = sum(each.state == "rejected" for each in self.covered)
-        if against:
-            found.append(f"it takes {against} of the calls that were rejected")
-        if self.looked_at >= FEW and len(self.covered) == self.looked_at:
-            found.append(f"it takes each of the {self.looked_at} other calls that are known")
-        if self.looked_at and not self.covered:
-            found.append("it takes no other call that is known")
-        if not self.near:
-            found.append("it takes every call of this tool")
-        return tuple(found)
+        found = (
+            (against, f"it takes {against} of the calls that were rejected"),
+            (taken == known >= FEW, f"it takes each of the {known} other calls that are known"),
+            (known and not taken, "it takes no other call that is known"),
+            (not self.near, "it takes every call of this tool"),
+        )
+        return tuple(words for is_so, words in found if is_so)
 
 
 async def read_past(space: Space, item: InboxItem) -> list[SeenCall]:
