@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 import anyio
-import msgspec
+from msgspec.structs import replace
 
 from meup_agent.approval.policy.rules import (
     AllowRule,
@@ -905,10 +905,10 @@ class Decider:
         for yes in covering:
             if yes.form == (permit or shown.form) and yes.covers(shown.call, proposer):
                 counted = [each for each in decision.counted if each not in asked.counted]
-                more = msgspec.structs.replace(decision, counted=tuple(counted))
+                more = replace(decision, counted=tuple(counted))
                 self._history(space).record(more, anyio.current_time())
                 why = f"{yes.used} of {yes.most} calls were let through before it"
-                return msgspec.structs.replace(
+                return replace(
                     asked,
                     verdict=Verdict.ALLOW,
                     rule=yes.name,
@@ -978,7 +978,7 @@ class Decider:
         shown = await self._show(call, proposer, space)
         # From here on nothing waits: what is decided is counted before the next one is.
         decision = self._decide_shown(shown, call, proposer, history)
-        return msgspec.structs.replace(decision, form=shown.form, is_marked=shown.is_marked)
+        return replace(decision, form=shown.form, is_marked=shown.is_marked)
 
     def _decide_shown(
         self,
@@ -1000,7 +1000,7 @@ class Decider:
                 before = decision.number
                 doubt = find_near_miss(policy, before, shown.call, proposer, shown.around)
             if doubt:
-                return msgspec.structs.replace(decision, verdict=Verdict.ASK, why=doubt)
+                return replace(decision, verdict=Verdict.ASK, why=doubt)
         if decision.verdict is Verdict.QUORUM and call.target is None:
             why = "it does not say who should carry it out, and votes are about one executor"
             return deny(decision, Reason.INVALID, why)
@@ -1103,7 +1103,7 @@ def _check_arguments(call: Call, read: _ReadSchema, around: KnownNames) -> Shown
         return Shown(call, doubt="the defaults in the schema of its tool cannot be told")
     if arguments is not call.arguments:
         params = {**call.params, "arguments": arguments}
-        call = msgspec.structs.replace(call, params=params)
+        call = replace(call, params=params)
     return Shown(call, around=around._replace(unsure=unsure))
 
 

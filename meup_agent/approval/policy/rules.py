@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypedDict, TypeGuard, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from meup_agent.approval.shell.patterns import (
     CallParts,
@@ -617,12 +618,12 @@ class VoteCount(msgspec.Struct, frozen=True):
         if explanation:
             explanations[voter] = explanation[:MAX_EXPLANATION]
         votes = {**self.votes, voter: vote}
-        return msgspec.structs.replace(self, votes=votes, explanations=explanations)
+        return replace(self, votes=votes, explanations=explanations)
 
     def without(self, voter: str) -> VoteCount:
         """The count without the vote of a participant."""
         votes, explanations = _without(self.votes, voter), _without(self.explanations, voter)
-        return msgspec.structs.replace(self, votes=votes, explanations=explanations)
+        return replace(self, votes=votes, explanations=explanations)
 
     def anew(self) -> VoteCount:
         """The count without votes."""
@@ -1012,7 +1013,7 @@ class RuleSet:
             found = _stricter(found, gave_up)
         # What a limit stops or a deny rejects takes no place in the limits before it.
         is_counted = counted and found.verdict is not Verdict.DENY
-        return msgspec.structs.replace(found, counted=counted) if is_counted else found
+        return replace(found, counted=counted) if is_counted else found
 
     def find_matching(self, call: Call, proposer: str) -> dict[str, Reading]:
         """Names of all rules that match a call, and in which reading; whichever decides."""
@@ -1094,7 +1095,7 @@ class _AskedParts:
 def _in_doubt(decision: PolicyDecision) -> PolicyDecision:
     """The decision about a line of which a deny cannot tell what it runs."""
     why = f"it cannot be told whether it runs what {decision.rule} denies"
-    return msgspec.structs.replace(decision, verdict=Verdict.ASK, reason="", explain="", why=why)
+    return replace(decision, verdict=Verdict.ASK, reason="", explain="", why=why)
 
 
 _NAMED: Final = frozenset({"proposer", "target"})
@@ -1121,16 +1122,14 @@ def _stricter(first: PolicyDecision | None, behind: PolicyDecision) -> PolicyDec
     stricter = first if is_first else behind
     takes_word = stricter.verdict is Verdict.ASK and (first.takes_word or behind.takes_word)
     if takes_word and not stricter.takes_word:
-        return msgspec.structs.replace(stricter, takes_word=True)
+        return replace(stricter, takes_word=True)
     return stricter
 
 
 def deny(decision: PolicyDecision, reason: Reason, why: str, words: str = "") -> PolicyDecision:
     """The decision about a call that its rule cannot let pass; ``words`` for its proposer."""
     words = words or f"The rule {decision.rule} cannot let it pass: {why}."
-    return msgspec.structs.replace(
-        decision, verdict=Verdict.DENY, reason=str(reason), why=why, explain=words
-    )
+    return replace(decision, verdict=Verdict.DENY, reason=str(reason), why=why, explain=words)
 
 
 def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) -> _CompiledRule:
@@ -1159,7 +1158,7 @@ def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) ->
     decision = PolicyDecision(
         verdict, name, why=why, policy=digest, number=index, text=text, **given
     )
-    doubted = msgspec.structs.replace(decision, why=doubt)
+    doubted = replace(decision, why=doubt)
     return _CompiledRule(rule, takes, narrow, decision, doubted, _compile_lines(rule, index))
 
 
