@@ -655,6 +655,7 @@ async def request(
             await checkpoint_if_cancelled()
     finally:
         session.pending_calls.leave(key, functools.partial(cause_of_leaving, session))
+    # MCP lets no client cancel `initialize`: what was asked for may still be done.
     return response_of(ending, what=f"{method} to {to!r}", cancelled=method != "initialize")
 
 

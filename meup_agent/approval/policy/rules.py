@@ -183,6 +183,7 @@ class AllowRule(PolicyRule):
 
     def __post_init__(self) -> None:
         """As any rule, with the other arguments."""
+        # Not by super(): a dataclass with slots is another class than the one that is written.
         PolicyRule.__post_init__(self)
         if self.others is not None:
             _check_others(self.others)

@@ -209,6 +209,7 @@ class Judgement(StrEnum):
     REJECTED = "rejected"
 
 
+# Not the collector's: it would walk half a million of them each time, and they are in no cycle.
 class LoggedDecision(msgspec.Struct, gc=False):
     """A proposal, and what was decided about it.
 

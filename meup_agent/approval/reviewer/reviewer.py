@@ -135,6 +135,7 @@ class VoteFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._counts: dict[str, dict[str, VoteLine]] = {}
+        # Through no link, which would lead to a file that is not ours to cut short.
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
         with explain_os_error(f"{path} cannot be opened for votes"):
             self._file = os.open(path, flags | getattr(os, "O_CLOEXEC", 0), 0o600)

@@ -160,7 +160,7 @@ class Output:
 
     async def _until_writable(self) -> None:
         if sys.platform == "win32":
-            return
+            return  # select has no poll there
         # As nearly always, at a tenth of what watching it by the loop costs.
         await checkpoint()
         poll = select.poll()
