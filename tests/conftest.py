@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import sys
-from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -66,90 +65,95 @@ A journal has none.
 """
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what another run shows as well.
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None, object, object]:
+    """Leave out variants of a test that another run shows as well.
 
     In a quick run each test has each of its inputs and dialects, but not each of these with each of
     the others, and one of its loops, in memory or over sockets: which, its name decides. Where only
     what is installed may differ it has one of all, the same each time; but those of the transports,
     which are next to the libraries, run on each loop in a quick run, and whole in the other.
+
+    Here, and not once they are collected: each process makes them, and would make twice as many.
     """
-    chosen = [item for item in items if not (_loop(item) == "uvloop" and _is_without_socket(item))]
-    variants: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
-    for item in chosen:
-        variants[_function(item)].append(item)
-    match config.getoption("--hypothesis-profile", None):
-        case "quick":
-            chosen = [item for found in variants.values() for item in _covering(found)]
-            chosen = [item for item in chosen if not item.get_closest_marker("thorough")]
-        case "installed":
-            one = {each[crc32(name.encode()) % len(each)] for (_, name), each in variants.items()}
-            chosen = [item for item in chosen if item in one or "transport" in item.path.parts]
-        case _:
-            pass
-    kept = set(chosen)
-    if deselected := [item for item in items if item not in kept]:
-        config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if item in kept]
+    result = yield
+    made: Any = metafunc
+    path, name = metafunc.definition.path, metafunc.definition.nodeid
+    chosen = [each for each in made._calls if not _is_left_to_asyncio(each, path)]
+    if chosen:
+        match metafunc.config.getoption("--hypothesis-profile", None):
+            case "quick":
+                chosen = _covering(chosen, path, name)
+            case "installed" if "transport" not in path.parts:
+                chosen = [chosen[crc32(name.encode()) % len(chosen)]]
+            case _:
+                pass
+        made._calls = chosen
+    return result
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what takes seconds to a thorough run, and mix the files of each worker's share."""
+    if config.getoption("--hypothesis-profile", None) == "quick":
+        dear = [item for item in items if item.get_closest_marker("thorough")]
+        config.hook.pytest_deselected(items=dear)
+        left_out = set(dear)
+        items[:] = [item for item in items if item not in left_out]
     if hasattr(config, "workerinput"):
         # Each worker gets a share of these in a row: all tests of programs, which mostly wait, were
         # one share, and were waited for at the end with nothing beside them.
         items.sort(key=lambda item: crc32(item.path.name.encode()))
 
 
-def _covering(variants: list[pytest.Item]) -> list[pytest.Item]:
+def _covering(variants: list[Any], path: Path, name: str) -> list[Any]:
     """Variants of a test, as few as have each value of each parameter, in one place if they can."""
     places = PLACES if set[str]().union(*map(_parameters, variants)) >= PLACES else set[str]()
-    where: dict[pytest.Item, tuple[str, ...]] = {}
-    for item in variants:
-        is_next_to_sockets = "transport" in item.path.parts
-        where[item] = () if is_next_to_sockets else (_loop(item), *(places & _parameters(item)))
-    found = sorted(set(where.values()))
-    chosen_place = found[crc32(_function(variants[0])[1].encode()) % len(found)]
-    values = {item: _values(item, where[item]) for item in variants}
-    left = set[object]().union(*values.values())
-    chosen = list[pytest.Item]()
+    is_next_to_sockets = "transport" in path.parts
+    where: list[tuple[str, ...]] = [
+        () if is_next_to_sockets else (_loop(each), *(places & _parameters(each)))
+        for each in variants
+    ]
+    found = sorted(set(where))
+    chosen_place = found[crc32(name.encode()) % len(found)]
+    values = [_values(each, at) for each, at in zip(variants, where, strict=True)]
+    left = set[object]().union(*values)
+    chosen = list[int]()
     while left or not chosen:
         chosen.append(
-            max(variants, key=lambda item: (len(left & values[item]), where[item] == chosen_place))
+            max(
+                range(len(variants)),
+                key=lambda each: (len(left & values[each]), where[each] == chosen_place),
+            )
         )
         left -= values[chosen[-1]]
-    return chosen
+    return [variants[each] for each in chosen]
 
 
-def _values(item: pytest.Item, where: tuple[str, ...]) -> frozenset[object]:
-    """The values of an item's parameters, but for where it runs.
+def _values(call: Any, where: tuple[str, ...]) -> frozenset[object]:
+    """The values of a variant's parameters, but for where it runs.
 
     Each is the id that a `parametrize` or a fixture gives it.
     """
-    called = getattr(item, "callspec", None)
-    ids = enumerate(called._idlist) if called else ()
-    return frozenset(each for each in ids if each[1] not in where)
+    return frozenset(each for each in enumerate(call._idlist) if each[1] not in where)
 
 
-def _is_without_socket(item: pytest.Item) -> bool:
-    folders = item.path.relative_to(TESTS).parts
-    return (
-        "memory" in _parameters(item) or "journal" in folders or ABOUT_SOCKETS.isdisjoint(folders)
+def _is_left_to_asyncio(call: Any, path: Path) -> bool:
+    """True for a variant on uvloop of what has no socket."""
+    folders = path.relative_to(TESTS).parts
+    return _loop(call) == "uvloop" and (
+        "memory" in _parameters(call) or "journal" in folders or ABOUT_SOCKETS.isdisjoint(folders)
     )
 
 
-def _function(item: pytest.Item) -> tuple[Path, str]:
-    """The file and the function of an item, without its parameters."""
-    return item.path, item.nodeid.partition("[")[0]
-
-
-def _loop(item: pytest.Item) -> str:
-    """The loop that an item runs on; empty for what needs none, or chooses none."""
-    called = getattr(item, "callspec", None)
-    parameters = _parameters(item) if called and "anyio_backend" in called.params else ()
+def _loop(call: Any) -> str:
+    """The loop that a variant runs on; empty for what needs none, or chooses none."""
+    parameters = _parameters(call) if "anyio_backend" in call.params else ()
     return next((loop for loop in LOOPS if loop in parameters), "")
 
 
-def _parameters(item: pytest.Item) -> set[str]:
-    """The names of an item's parameters, as its id has them."""
-    _, _, names = item.name.partition("[")
-    return set(names.removesuffix("]").split("-"))
+def _parameters(call: Any) -> set[str]:
+    """The names of a variant's parameters, as its id has them."""
+    return set(str(call.id).split("-"))
 
 
 @pytest.fixture(

@@ -14,7 +14,7 @@ from meup_agent.strict_yaml import parse_yaml
         (b"a: [", "line 1: expected YAML, but"),
         (b"a: \xff", "expected YAML in UTF-8"),
         (b"a: \x07", "expected YAML in printable characters"),
-        (b"[" * 5_000, "expected YAML that nests less deeply"),
+        (b"[" * 1_000, "expected YAML that nests less deeply"),
         (b"a: 2024-13-45", "a value looks like a date and is none"),
         (b"a: !!python/name:os.system", "expected YAML, but"),
     ],
