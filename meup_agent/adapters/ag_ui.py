@@ -9,14 +9,15 @@ import anyio
 from ag_ui.core import (
     CustomEvent,
     Interrupt,
+    RunAgentInput,
     RunFinishedEvent,
     RunFinishedInterruptOutcome,
     ToolCallResultEvent,
 )
 
-from meup_agent.adapters.space_tools import SpaceTools, ToolAnswer, failed_answer
+from meup_agent.adapters.space_tools import SpaceTool, SpaceTools, ToolAnswer, failed_answer
 from meup_agent.client.messages import names
-from meup_agent.client.proposal import ProposalRecord
+from meup_agent.client.proposal import ProposalRecord, Ttl
 from meup_agent.client.proposal_feed import find_left, outcome_of_left, withdraw_left
 from meup_agent.errors import MeupError
 from meup_agent.mcp.sdk import decisions
@@ -27,10 +28,6 @@ from meup_agent.protocol.wire import payloads
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ag_ui.core import RunAgentInput
-
-    from meup_agent.adapters.space_tools import SpaceTool
-    from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space
 
 Told = ToolCallResultEvent | CustomEvent | Interrupt

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from pydantic_ai.tools import DeferredToolResults, ToolApproved, ToolDenied
+from pydantic_ai.tools import (
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+    ToolApproved,
+    ToolDenied,
+)
 
 from meup_agent.doors.permit import Door, HostCall, Permitted
 
@@ -13,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from pydantic_ai.messages import ToolCallPart
-    from pydantic_ai.tools import DeferredToolRequests, RunContext
 
     from meup_agent.client.proposal import Ttl
 

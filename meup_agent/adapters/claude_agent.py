@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from claude_agent_sdk import PermissionResultAllow, PermissionResultDeny
+from claude_agent_sdk import (
+    CanUseTool,
+    PermissionResult,
+    PermissionResultAllow,
+    PermissionResultDeny,
+    ToolPermissionContext,
+)
 
 from meup_agent.doors.permit import Door, HostCall, Permitted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from claude_agent_sdk import CanUseTool, PermissionResult, ToolPermissionContext
 
     from meup_agent.client.proposal import Ttl
 

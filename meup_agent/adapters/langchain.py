@@ -5,14 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from meup_agent.adapters.space_tools import SpaceTool, SpaceTools
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from langchain_core.tools import BaseTool
 
     from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space

@@ -8,22 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from meup_agent.client.messages import names
 from meup_agent.client.offers import TOOLS, ask_each
-from meup_agent.client.proposal import resolve_ttl
-from meup_agent.client.space import directory_of
+from meup_agent.client.proposal import Ttl, resolve_ttl
+from meup_agent.client.space import Space, directory_of
 from meup_agent.errors import ConnectionFailed, MeupError, ToolError, UsageError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.sdk.naming import exposed_name
 from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.wire import payloads
-from meup_agent.protocol.wire.outcomes import Fulfillment, Responded
+from meup_agent.protocol.wire.outcomes import CallOutcome, Fulfillment, Responded
 from meup_agent.transport.base import runs_on_asyncio
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from meup_agent.client.proposal import Ttl
-    from meup_agent.client.space import Space
-    from meup_agent.protocol.wire.outcomes import CallOutcome
 
 LIST_SECONDS: Final = 5.0
 """Wait for a participant's list of tools; then its tools are left out."""

@@ -21,7 +21,7 @@ import anyio
 
 from meup_agent.doors import acp_messages as acp
 from meup_agent.doors.acp_outcomes import PermitOutcomes, keep_last
-from meup_agent.doors.permit import Denied, HostCall, Permitted, Why
+from meup_agent.doors.permit import Answer, Denied, HostCall, Permitted, Why
 from meup_agent.errors import printable
 from meup_agent.processes.guarded import LineLimiter
 from meup_agent.protocol.wire import payloads
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from meup_agent.doors.acp_messages import HostRequest, Message, PermissionRequest, RpcId
-    from meup_agent.doors.permit import Answer
     from meup_agent.protocol.wire.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.doors")

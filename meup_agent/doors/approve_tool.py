@@ -10,12 +10,11 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.doors.hooks import UnreadableHook, read_permission_call, unreadable_words
-from meup_agent.doors.permit import Permitted
+from meup_agent.doors.permit import Answer, HostCall, Permitted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from meup_agent.doors.permit import Answer, HostCall
 
 MAX_WAITING: Final = 64
 """Calls that wait for a decision at once: each is a proposal for people to see."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import anyio
 import msgspec
 
-from meup_agent.doors.permit import HostCall, Permitted
+from meup_agent.doors.permit import Answer, HostCall, Permitted
 from meup_agent.processes.guarded import LineLimiter
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
@@ -26,7 +26,6 @@ from meup_agent.transport.base import background_tasks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from meup_agent.doors.permit import Answer
     from meup_agent.protocol.wire.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.doors")

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import anyio
-from websockets.asyncio.client import unix_connect
+from websockets.asyncio.client import ClientConnection, unix_connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from meup_agent.errors import CannotConnect, printable
@@ -18,7 +18,6 @@ from meup_agent.transport.base import background_tasks
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
-    from websockets.asyncio.client import ClientConnection
 
 START_SECONDS: Final = 30.0
 """For an app-server to listen: it reads its configuration, and may ask who is signed in."""

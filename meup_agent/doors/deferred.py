@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from meup_agent.doors.permit import Permitted
+from meup_agent.doors.permit import Answer, Door, HostCall, Permitted
 from meup_agent.doors.terminal_race import is_decision
 from meup_agent.errors import MeupError
 
 if TYPE_CHECKING:
     from meup_agent.doors.hooks import HookInput
-    from meup_agent.doors.permit import Answer, Door, HostCall
 
 log = logging.getLogger("meup_agent.doors")
 

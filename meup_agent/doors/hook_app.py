@@ -11,7 +11,7 @@ import logging
 import math
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self
 from urllib.parse import parse_qsl
 
 import anyio
@@ -23,6 +23,7 @@ from meup_agent.doors.hooks import (
     DIALECTS,
     MARGIN_SECONDS,
     NOTHING,
+    HookDialect,
     HookInput,
     HookKind,
     UnreadableHook,
@@ -38,6 +39,7 @@ from meup_agent.doors.permit import (
     NOT_TOLD,
     Denied,
     Door,
+    HostCall,
     Permitted,
     Why,
 )
@@ -50,14 +52,11 @@ from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, MutableMapping
-    from typing import Self
 
     from anyio.abc import TaskGroup
 
     from meup_agent.agent.agent import Agent
     from meup_agent.client.space import Space
-    from meup_agent.doors.hooks import HookDialect
-    from meup_agent.doors.permit import HostCall
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from meup_agent.client.proposal import resolve_ttl
-from meup_agent.doors.permit import Denied, Door, Why
+from meup_agent.client.proposal import Ttl, resolve_ttl
+from meup_agent.doors.permit import Answer, Denied, Door, HostCall, Why
 from meup_agent.mcp.sdk import decisions
 from meup_agent.session import Settings
 from meup_agent.transport.base import background_tasks
@@ -17,8 +17,6 @@ from meup_agent.transport.base import background_tasks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from meup_agent.client.proposal import Ttl
-    from meup_agent.doors.permit import Answer, HostCall
     from meup_agent.protocol.wire.outcomes import PermitReport
 
 log = logging.getLogger("meup_agent.doors")

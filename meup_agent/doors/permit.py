@@ -38,24 +38,25 @@ client, can have one token; each permit comes to the connection that asked.
 from __future__ import annotations
 
 import logging
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 
 from meup_agent.agent.agent import Agent
 from meup_agent.client.messages import Request
-from meup_agent.client.proposal import resolve_ttl
+from meup_agent.client.proposal import ProposalHandle, ProposalRecord, Ttl, resolve_ttl
 from meup_agent.client.proposal_feed import withdraw_left
-from meup_agent.client.space import send_report, take_permit
+from meup_agent.client.space import Space, send_report, take_permit
 from meup_agent.errors import MeupError, Refused, RequestError, UsageError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import (
+    CallOutcome,
     Expiry,
     Fulfillment,
     Gone,
@@ -68,12 +69,7 @@ from meup_agent.protocol.wire.ttl_map import TTLMap
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
-    from contextlib import AbstractAsyncContextManager
-    from typing import Self
 
-    from meup_agent.client.proposal import ProposalHandle, ProposalRecord, Ttl
-    from meup_agent.client.space import Space
-    from meup_agent.protocol.wire.outcomes import CallOutcome
 
 log = logging.getLogger("meup_agent.doors")
 

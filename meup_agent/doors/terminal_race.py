@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from meup_agent.doors.permit import Denied, Permitted, Why
+from meup_agent.doors.permit import Answer, Denied, Door, HostCall, Permitted, Why
 from meup_agent.errors import MeupError
 from meup_agent.protocol.wire import payloads
 
 if TYPE_CHECKING:
     from meup_agent.doors.hooks import HookInput
-    from meup_agent.doors.permit import Answer, Door, HostCall
 
 log = logging.getLogger("meup_agent.doors")
 

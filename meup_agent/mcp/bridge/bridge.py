@@ -28,7 +28,7 @@ from meup_agent.client.file_difference import (
 from meup_agent.client.messages import Request, is_own_request, read_params
 from meup_agent.client.offers import CHANGES
 from meup_agent.client.proposal_feed import ProposalFeed
-from meup_agent.client.space import send_note
+from meup_agent.client.space import Space, send_note
 from meup_agent.client.tool_changes import (
     ACCEPT_CALL,
     TOOL_CHANGES,
@@ -36,7 +36,7 @@ from meup_agent.client.tool_changes import (
     AcceptToolsParams,
 )
 from meup_agent.errors import ConfigurationError, MeupError, NotExpressible, RequestError, printable
-from meup_agent.mcp.bridge.config import HttpServer, root_of
+from meup_agent.mcp.bridge.config import HttpServer, Server, root_of
 from meup_agent.mcp.bridge.connection import (
     MAX_URI_CHARS,
     Callbacks,
@@ -51,6 +51,7 @@ from meup_agent.mcp.bridge.offered_tools import (
     TOOLS_CHANGED,
     OfferedTools,
     ServerNews,
+    ToolLock,
     remove_unusable,
 )
 from meup_agent.mcp.bridge.questions import (
@@ -74,16 +75,12 @@ from meup_agent.protocol.exchange import Participant
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, encode_json
 from meup_agent.protocol.wire.kinds import ACCEPT_TOOLS
-from meup_agent.protocol.wire.payloads import read_proposal
+from meup_agent.protocol.wire.payloads import JsonObject, read_proposal
 from meup_agent.session import Settings
 from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:
-    from meup_agent.client.space import Space
-    from meup_agent.mcp.bridge.config import Server
-    from meup_agent.mcp.bridge.offered_tools import ToolLock
     from meup_agent.mcp.bridge.transports import ServerStarter
-    from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session.settings import Token
     from meup_agent.transport.base import Connector
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 import mcp_types as types
 from anyio import to_thread
-from mcp.client import Client
+from mcp.client import Client, ClientRequestContext, IncomingMessage
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -29,9 +29,9 @@ from pydantic import ValidationError
 from meup_agent.agent.tool import own_version
 from meup_agent.causes import Reason
 from meup_agent.errors import MeupError, RequestError, printable
-from meup_agent.mcp.bridge.config import HttpServer
+from meup_agent.mcp.bridge.config import HttpServer, Server
 from meup_agent.mcp.bridge.sign_in import SIGN_IN_SECONDS, sign_in_at
-from meup_agent.mcp.bridge.transports import ServerMonitor, connect
+from meup_agent.mcp.bridge.transports import ServerMonitor, ServerStarter, connect
 from meup_agent.mcp.sdk.messages import (
     ANSWERS,
     ELICITATION,
@@ -48,12 +48,9 @@ from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from anyio.abc import TaskStatus
-    from mcp.client import ClientRequestContext, IncomingMessage
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.dispatcher import ProgressFnT
 
-    from meup_agent.mcp.bridge.config import Server
-    from meup_agent.mcp.bridge.transports import ServerStarter
     from meup_agent.protocol.wire.payloads import JsonObject
     from meup_agent.session.settings import Backoff
 

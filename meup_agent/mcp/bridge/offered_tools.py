@@ -33,6 +33,7 @@ from meup_agent.client.tool_changes import (
     CHANGED,
     MAX_LINE_CHARS,
     MAX_MARKED_LINES,
+    AcceptCallParams,
     ChangedTool,
     ToolDifference,
     ToolMark,
@@ -53,7 +54,7 @@ from meup_agent.errors import (
     printable,
     system_reason,
 )
-from meup_agent.mcp.bridge.connection import busy
+from meup_agent.mcp.bridge.connection import ServerConnection, busy
 from meup_agent.mcp.sdk.messages import first_problem
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import encode_json
@@ -63,8 +64,6 @@ from meup_agent.transport.base import Condition
 if TYPE_CHECKING:
     from meup_agent.client.messages import Request
     from meup_agent.client.space import Space
-    from meup_agent.client.tool_changes import AcceptCallParams
-    from meup_agent.mcp.bridge.connection import ServerConnection
     from meup_agent.protocol.wire.payloads import JsonObject
 
 # --- server news ---

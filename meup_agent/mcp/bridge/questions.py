@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ import anyio
 
 from meup_agent.client.offers import ask_each
 from meup_agent.client.schema_check import ArgumentChecker
-from meup_agent.client.space import propose_request
+from meup_agent.client.space import Space, propose_request
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk.messages import CAPABILITIES, ELICITATION, ROOTS
 from meup_agent.protocol.exchange import Wait
@@ -31,13 +31,10 @@ from meup_agent.protocol.wire.outcomes import Fulfillment, Rejection
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from anyio.abc import TaskGroup
 
     from meup_agent.agent.context import Context
     from meup_agent.client.messages import Request
-    from meup_agent.client.space import Space
     from meup_agent.protocol.wire.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.mcp")

@@ -32,13 +32,11 @@ from meup_agent.errors import CannotConnect, printable
 from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
 from meup_agent.mcp.bridge.questions import current_call
-from meup_agent.mcp.sdk.messages import CAPABILITIES, ForwardingReader
-from meup_agent.processes.guarded import LineTooLong, PipedProcess, read_lines
+from meup_agent.mcp.sdk.messages import CAPABILITIES, ForwardingReader, Item
+from meup_agent.processes.guarded import LineTooLong, PipedProcess, StderrTail, read_lines
 from meup_agent.protocol.wire import kinds, payloads
 
 if TYPE_CHECKING:
-    from meup_agent.mcp.sdk.messages import Item
-    from meup_agent.processes.guarded import StderrTail
     from meup_agent.protocol.wire.payloads import JsonObject
 
 

@@ -13,13 +13,19 @@ from typing import TYPE_CHECKING, Final
 from meup_agent.causes import Reason
 from meup_agent.errors import printable
 from meup_agent.escape import compact, visible
-from meup_agent.protocol.wire.outcomes import Expiry, Fulfillment, Gone, Rejection, Withdrawal
+from meup_agent.protocol.wire.outcomes import (
+    Expiry,
+    Fulfillment,
+    Gone,
+    Outcome,
+    Rejection,
+    Withdrawal,
+)
 from meup_agent.wording import MAX_NAME, describe_changes, duration, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meup_agent.protocol.wire.outcomes import Outcome
 
 MAX_WORDS: Final = 1000
 """Characters of another participant's words."""

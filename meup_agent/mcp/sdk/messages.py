@@ -9,6 +9,7 @@ import anyio
 import mcp_types as types
 from anyio.abc import ObjectReceiveStream
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 
 from meup_agent.errors import RequestError, printable
@@ -16,11 +17,9 @@ from meup_agent.errors import RequestError, printable
 if TYPE_CHECKING:
     from contextvars import Context
 
-    from mcp.shared.message import SessionMessage
-
     from meup_agent.protocol.wire.payloads import JsonObject
 
-    Item = SessionMessage | Exception
+Item = SessionMessage | Exception
 
 log = logging.getLogger("meup_agent.mcp")
 
@@ -121,7 +120,7 @@ def is_declared(capabilities: types.ClientCapabilities | None, method: object) -
 # They stand in the place of the SDK's.
 
 
-class ForwardingReader(ObjectReceiveStream["Item"]):
+class ForwardingReader(ObjectReceiveStream[Item]):
     """A stream of messages that passes on another one.
 
     Args:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ from anyio import AsyncContextManagerMixin
 from mcp.client.context import ClientRequestContext
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp.server.connection import Connection
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, compose_tool_call_handler
 from mcp.server.mcpserver import authenticated_principal, require_client_extension
 from mcp.server.runner import modern_error_data
@@ -58,15 +58,12 @@ __all__ = ["TASKS", "TaskSupport", "TasksClientExtension", "TasksExtension", "in
 # first end wins. It starts nothing: `tasks` runs it.
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from mcp.client.session import ClientSession
-    from mcp.server.context import CallNext, HandlerResult
     from mcp.server.lowlevel.server import Server
     from mcp.shared.dispatcher import CallOptions
     from mcp.shared.message import MessageMetadata
 
-    Context = ServerRequestContext[Any, Any]
+Ctx = ServerRequestContext[Any, Any]
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +236,7 @@ class TaskChannel:
     transport = TransportContext(kind="task", can_send_request=True)
     message_metadata: MessageMetadata = None
 
-    def __init__(self, task: ToolTask, ctx: Context) -> None:
+    def __init__(self, task: ToolTask, ctx: Ctx) -> None:
         self._task = task
         self._request = ctx.session
         self.request_id = ctx.request_id
@@ -296,7 +293,7 @@ class TaskSession(ServerSession):
         task: The task.
     """
 
-    def __init__(self, task: ToolTask, ctx: Context) -> None:
+    def __init__(self, task: ToolTask, ctx: Ctx) -> None:
         channel = TaskChannel(task, ctx)
         connection = Connection.from_envelope(ctx.protocol_version, None, None, outbound=channel)
         connection.client_params = ctx.session.client_params
@@ -374,10 +371,8 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
 
     identifier = TASKS
 
-    support: Mapping[str, TaskSupport] | Callable[[Context, str], Awaitable[TaskSupport]] | None = (
-        None
-    )
-    owner: Callable[[Context], Hashable] = authenticated_principal
+    support: Mapping[str, TaskSupport] | Callable[[Ctx, str], Awaitable[TaskSupport]] | None = None
+    owner: Callable[[Ctx], Hashable] = authenticated_principal
     is_withdrawn: Callable[[HandlerResult], bool] = lambda _: False
     grace: float = GRACE_SECONDS
     ttl: float = TASK_SECONDS
@@ -414,7 +409,7 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
     async def intercept_tool_call(
         self,
         params: mcp_types.CallToolRequestParams,
-        ctx: Context,
+        ctx: Ctx,
         call_next: CallNext,
     ) -> HandlerResult:
         """Answer with the result, or with a task, as the client and the tool allow."""
@@ -459,7 +454,7 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
         self,
         task: ToolTask,
         params: mcp_types.CallToolRequestParams,
-        ctx: Context,
+        ctx: Ctx,
         call_next: CallNext,
     ) -> None:
         try:
@@ -483,7 +478,7 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
         self,
         task: ToolTask,
         params: mcp_types.CallToolRequestParams,
-        ctx: Context,
+        ctx: Ctx,
         call_next: CallNext,
     ) -> HandlerResult:
         """Run the handler, again with its answers for as long as it asks by its result."""
@@ -506,20 +501,20 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
             inner = replace(inner, params=raw)
         raise MCPError(mcp_types.INTERNAL_ERROR, f"the tool asked more than {MAX_ROUNDS} times")
 
-    async def _get(self, ctx: Context, params: TaskParams) -> HandlerResult:
+    async def _get(self, ctx: Ctx, params: TaskParams) -> HandlerResult:
         return self._find(ctx, params).detailed()
 
-    async def _update(self, ctx: Context, params: TaskUpdateParams) -> HandlerResult:
+    async def _update(self, ctx: Ctx, params: TaskUpdateParams) -> HandlerResult:
         self._find(ctx, params).answer(params.input_responses)
         return {}
 
-    async def _cancel(self, ctx: Context, params: TaskParams) -> HandlerResult:
+    async def _cancel(self, ctx: Ctx, params: TaskParams) -> HandlerResult:
         task = self._find(ctx, params)
         if task.cancel("cancelled by the client"):
             logger.info("task %s cancelled: %s", task.id, task.status_message)
         return {}
 
-    def _find(self, ctx: Context, params: TaskParams) -> ToolTask:
+    def _find(self, ctx: Ctx, params: TaskParams) -> ToolTask:
         require_client_extension(ctx, TASKS)
         headers = getattr(ctx.request, "headers", None)
         if (
@@ -536,7 +531,7 @@ class TasksExtension(Extension, AsyncContextManagerMixin):
             raise MCPError(mcp_types.INVALID_PARAMS, "no task has this id, or its time is over")
         return task
 
-    async def _support_of(self, ctx: Context, name: str) -> TaskSupport:
+    async def _support_of(self, ctx: Ctx, name: str) -> TaskSupport:
         if callable(self.support):
             return await self.support(ctx, name)
         return (self.support or {}).get(name, "optional")
@@ -588,10 +583,10 @@ def install_extension(extension: Extension, server: Server[Any]) -> None:
 
 def _gated(
     binding: MethodBinding,
-) -> Callable[[Context, Any], Awaitable[HandlerResult]]:
+) -> Callable[[Ctx, Any], Awaitable[HandlerResult]]:
     versions = binding.protocol_versions
 
-    async def handle(ctx: Context, params: Any) -> HandlerResult:
+    async def handle(ctx: Ctx, params: Any) -> HandlerResult:
         if versions is not None and ctx.protocol_version not in versions:
             raise MCPError(mcp_types.METHOD_NOT_FOUND, "Method not found", binding.method)
         return await binding.handler(ctx, params)
@@ -599,7 +594,7 @@ def _gated(
     return handle
 
 
-def _declares_tasks(ctx: Context) -> bool:
+def _declares_tasks(ctx: Ctx) -> bool:
     capabilities = ctx.session.client_capabilities
     return capabilities is not None and TASKS in (capabilities.extensions or {})
 

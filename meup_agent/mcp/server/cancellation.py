@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 import msgspec
 from mcp.shared.dispatcher import as_request_id, coerce_request_id
-from mcp_types import JSONRPCNotification
+from mcp_types import JSONRPCNotification, RequestId
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -27,8 +27,8 @@ from starlette.responses import Response
 from meup_agent.causes import MAX_REASON_CHARS
 from meup_agent.client.messages import CallScope
 from meup_agent.errors import printable
-from meup_agent.mcp.sdk.messages import ForwardingReader
-from meup_agent.mcp.sdk.tasks import TaskSession
+from meup_agent.mcp.sdk.messages import ForwardingReader, Item
+from meup_agent.mcp.sdk.tasks import Ctx, TaskSession
 from meup_agent.mcp.server.catalog import SESSION_KEY, id_of
 from meup_agent.mcp.server.client_member import MAX_CLIENT_MEMBERS
 from meup_agent.protocol.wire import kinds, payloads
@@ -37,11 +37,8 @@ from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from mcp_types import RequestId
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from meup_agent.mcp.sdk.messages import Item
-    from meup_agent.mcp.server.catalog import Ctx
 
 log = logging.getLogger("meup_agent.mcp")
 

@@ -12,24 +12,30 @@ from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
-from anyio.lowlevel import checkpoint
-from mcp.server.subscriptions import (
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import x_mcp_header_map
+from mcp.shared.subscriptions import (
     PromptsListChanged,
     ResourcesListChanged,
     ResourceUpdated,
+    ServerEvent,
     ToolsListChanged,
 )
-from mcp.shared.exceptions import MCPError
-from mcp.shared.inbound import x_mcp_header_map
-from mcp_types import INVALID_PARAMS, INVALID_REQUEST, LoggingMessageNotification
+from mcp_types import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LoggingLevel,
+    LoggingMessageNotification,
+    LoggingMessageNotificationParams,
+)
 from mcp_types.methods import serialize_server_result
 from pydantic import ValidationError
 
 from meup_agent.client.offers import LIST_METHODS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, name_field
-from meup_agent.client.space import directory_of
+from meup_agent.client.space import Space, directory_of
 from meup_agent.errors import MeupError
 from meup_agent.mcp.sdk.messages import first_problem, is_wanted
 from meup_agent.mcp.sdk.naming import (
@@ -45,14 +51,8 @@ from meup_agent.mcp.sdk.naming import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from mcp.server.context import ServerRequestContext
-    from mcp.server.subscriptions import ServerEvent
-    from mcp_types import LoggingLevel, LoggingMessageNotificationParams
-
-    from meup_agent.client.space import Space
+    from meup_agent.mcp.sdk.tasks import Ctx
     from meup_agent.protocol.wire.payloads import JsonObject
-
-    Ctx = ServerRequestContext[Any, Any]
 
 
 log = logging.getLogger("meup_agent.mcp")
@@ -368,9 +368,8 @@ class Announcements:
             listener(event)
 
     async def publish(self, event: ServerEvent) -> None:
-        """As :meth:`announce`, for the SDK."""
+        """As :meth:`announce`; the SDK's seam has it, and nothing here calls it."""
         self.announce(event)
-        await checkpoint()
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Tell a listener from here on; returns what ends that."""

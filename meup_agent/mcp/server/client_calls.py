@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from meup_agent.client.proposal import ProposalHandle
-    from meup_agent.mcp.server.catalog import Ctx
+    from meup_agent.mcp.sdk.tasks import Ctx
     from meup_agent.protocol.wire.payloads import JsonObject
 
 log = logging.getLogger("meup_agent.mcp")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import anyio
 from mcp.server.subscriptions import ListenHandler, ResourceUpdated
@@ -16,27 +16,23 @@ from meup_agent.agent.agent import Agent
 from meup_agent.client.offers import CHANGES
 from meup_agent.errors import CannotObserve, MeupError, SessionEnded, TokenRefused, UsageError
 from meup_agent.mcp.sdk.messages import CAPABILITIES, read_log_message
-from meup_agent.mcp.sdk.naming import wrap_uri
+from meup_agent.mcp.sdk.naming import OwnName, wrap_uri
 from meup_agent.mcp.server.catalog import Announcements, Catalog, ClientSessions
 from meup_agent.mcp.server.client_calls import MAX_REQUESTS, ClientCalls, too_many_requests
 from meup_agent.protocol.space.allowance import NoticeThrottle
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.ttl_map import TTLMap
-from meup_agent.session.settings import read_token
+from meup_agent.session.settings import Token, read_token
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-    from contextlib import AbstractAsyncContextManager
-    from typing import Self
 
     from anyio.abc import TaskGroup
 
     from meup_agent.client.space import Space
-    from meup_agent.mcp.sdk.naming import OwnName
     from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.protocol.wire.payloads import JsonObject
-    from meup_agent.session.settings import Token
 
 
 # --- subscribed resources ---

@@ -6,9 +6,9 @@ import ipaddress
 import logging
 import os
 from collections import OrderedDict
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -21,12 +21,18 @@ from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError
 from starlette.datastructures import Headers
 from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from meup_agent.errors import MeupError, UsageError
+from meup_agent.mcp.sdk.tasks import Ctx
 from meup_agent.mcp.server.cancellation import CancellationLayer, OpenStreams
-from meup_agent.mcp.server.client_member import MAX_CLIENT_MEMBERS, ClientMembers
+from meup_agent.mcp.server.client_member import (
+    MAX_CLIENT_MEMBERS,
+    ClientMember,
+    ClientMembers,
+    Login,
+)
 from meup_agent.mcp.server.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.server.tool_calls import CallSettings
 from meup_agent.protocol.space.allowance import NoticeThrottle, network_of
@@ -40,17 +46,13 @@ from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
-    from contextlib import AbstractAsyncContextManager
 
-    from mcp.server.context import ServerRequestContext
     from starlette.requests import HTTPConnection
-    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from meup_agent.agent.agent import Agent
     from meup_agent.client.proposal import Ttl
     from meup_agent.client.space import Space
-    from meup_agent.mcp.server.client_member import ClientMember, Login
     from meup_agent.session.settings import Token
 
 
@@ -511,7 +513,7 @@ def mcp_app(
     )
 
 
-def _member_of(ctx: ServerRequestContext[Any, Any]) -> ClientMember:
+def _member_of(ctx: Ctx) -> ClientMember:
     user = ctx.request.user if ctx.request is not None else None
     assert isinstance(user, ParticipantUser)  # RequireAuthMiddleware lets no other through
     return user.member

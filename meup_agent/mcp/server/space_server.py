@@ -23,11 +23,11 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from meup_agent.client.offers import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk.decisions import CANCELLED, INSTRUCTIONS
-from meup_agent.mcp.sdk.messages import ForwardingReader, mcp_error
-from meup_agent.mcp.sdk.naming import RESULT_TOOL
-from meup_agent.mcp.sdk.tasks import TasksExtension, TaskSupport, install_extension
+from meup_agent.mcp.sdk.messages import ForwardingReader, Item, mcp_error
+from meup_agent.mcp.sdk.naming import RESULT_TOOL, OwnName
+from meup_agent.mcp.sdk.tasks import Ctx, TasksExtension, TaskSupport, install_extension
 from meup_agent.mcp.server.cancellation import SDK_SECONDS, CancellingStream, OpenStreams
-from meup_agent.mcp.server.catalog import LISTED, MAX_SUBSCRIPTIONS
+from meup_agent.mcp.server.catalog import LISTED, MAX_SUBSCRIPTIONS, Offer
 from meup_agent.mcp.server.client_calls import declared_only
 from meup_agent.mcp.server.tool_calls import (
     COMPLETE,
@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 
     from mcp.server.models import InitializationOptions
 
-    from meup_agent.mcp.sdk.messages import Item
-    from meup_agent.mcp.sdk.naming import OwnName
-    from meup_agent.mcp.server.catalog import Ctx, Offer
     from meup_agent.mcp.server.client_member import ClientMember, ClientMembers
     from meup_agent.protocol.wire.payloads import JsonObject
 

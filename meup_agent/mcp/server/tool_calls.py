@@ -15,14 +15,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from meup_agent.client.proposal import ProposalRecord, resolve_ttl
+from meup_agent.client.proposal import ProposalHandle, ProposalRecord, Ttl, resolve_ttl
 from meup_agent.client.proposal_feed import find_left, outcome_of_left
-from meup_agent.client.space import propose_request
+from meup_agent.client.space import Space, propose_request
 from meup_agent.errors import MeupError, RequestError
 from meup_agent.mcp.sdk import decisions
 from meup_agent.mcp.sdk.messages import CAPABILITIES, is_declared, mcp_error
 from meup_agent.mcp.sdk.naming import RESULT_TOOL, exposed_name
-from meup_agent.mcp.sdk.tasks import TaskSession
+from meup_agent.mcp.sdk.tasks import Ctx, TaskSession
 from meup_agent.mcp.server.client_calls import (
     MAX_REQUESTS,
     STATE,
@@ -38,21 +38,19 @@ from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import microseconds, read_moment
 from meup_agent.protocol.wire.outcomes import (
+    CallOutcome,
     Fulfillment,
+    Outcome,
     Responded,
     Withdrawal,
     result_of,
 )
-from meup_agent.protocol.wire.payloads import MAX_LABEL_CHARS
+from meup_agent.protocol.wire.payloads import MAX_LABEL_CHARS, JsonObject
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
-    from meup_agent.client.proposal import ProposalHandle, Ttl
-    from meup_agent.client.space import Space
-    from meup_agent.mcp.server.catalog import Ctx, Offer
+    from meup_agent.mcp.server.catalog import Offer
     from meup_agent.mcp.server.client_member import ClientMember
-    from meup_agent.protocol.wire.outcomes import CallOutcome, Outcome
-    from meup_agent.protocol.wire.payloads import JsonObject
 
 
 log = logging.getLogger("meup_agent.mcp")
