@@ -20,6 +20,7 @@ ROOT = Path(meup_agent.__file__).parent
 
 LAYERS = {
     "lazy_names": 0,
+    "atomic_file": 1,
     "errors": 1,
     "causes": 1,
     "strict_yaml": 2,

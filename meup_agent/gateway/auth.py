@@ -88,13 +88,6 @@ def renew_token(file: Path, make: Callable[[Path], str]) -> str:
     return token
 
 
-def write_new_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that is not there yet, by default for its user alone."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    with os.fdopen(os.open(path, flags, mode), "wb") as file:
-        file.write(content)
-
-
 def read_token(path: Path) -> str:
     """The token that a file holds, alone, with or without a line end; warns if others can read it.
 

@@ -23,8 +23,9 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from meup_agent.atomic_file import write_new_file
 from meup_agent.errors import ConfigurationError, explain_os_error
-from meup_agent.gateway.auth import new_token, read_token, renew_token, write_new_file
+from meup_agent.gateway.auth import new_token, read_token, renew_token
 from meup_agent.gateway.config import (
     SECTIONS,
     Config,

@@ -30,6 +30,7 @@ import typer
 from anyio import CapacityLimiter, to_thread
 from anyio.abc import SocketStream
 
+from meup_agent.atomic_file import replace_file
 from meup_agent.cli import exit_codes
 from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.failures import Failure, Misuse, require_extra
@@ -63,7 +64,6 @@ from meup_agent.cli.up.state import (
 )
 from meup_agent.errors import ConfigurationError, MeupError, explain_os_error, system_reason
 from meup_agent.escape import visible
-from meup_agent.gateway.auth import write_new_file
 from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT, PARTICIPANTS, Config, dev_config
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.base import background_tasks
@@ -670,12 +670,9 @@ def announce_to_terminals(settings: Config, port: int) -> Generator[None]:
         "agents": {},
         "clients": {},
     }
-    fresh = path.with_name(f".{PIDS_NAME}.{own}")
     try:
         state.mkdir(exist_ok=True)
-        fresh.unlink(missing_ok=True)
-        write_new_file(fresh, json.dumps(found, indent=2).encode(), 0o644)
-        fresh.replace(path)
+        replace_file(path, json.dumps(found, indent=2).encode(), 0o644)
     except OSError as error:
         why = system_reason(error)
         warn(f"{path} cannot be written ({why}), so terminals of the reference find no gateway")

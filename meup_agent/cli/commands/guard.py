@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 import typer
 
+from meup_agent.atomic_file import replace_file
 from meup_agent.cli.failures import Failure, require_extra
 from meup_agent.cli.guard.agents import (
     AGENTS,
@@ -41,7 +42,6 @@ from meup_agent.cli.guard.plan import (
 from meup_agent.cli.options import argument, flag, option
 from meup_agent.cli.up.autostart import start_up
 from meup_agent.cli.up.state import (
-    FILE_MODE,
     SOCKET_SUFFIX,
     Owner,
     digest_of,
@@ -54,7 +54,7 @@ from meup_agent.cli.up.state import (
     token_path,
     up_folder,
 )
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error
 from meup_agent.escape import visible
 from meup_agent.protocol.wire.payloads import as_object
 from meup_agent.transport.urls import socket_url
@@ -457,15 +457,8 @@ def _keep_record(record: GuardRecord) -> None:
 def _write_own(path: Path, content: bytes) -> None:
     """Write a file of the guard's folder whole, for its user alone: it has secrets of servers."""
     make_folder(path.parent)
-    beside = path.with_suffix(".new")
-    try:
-        beside.unlink(missing_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        with os.fdopen(os.open(beside, flags, FILE_MODE), "wb") as file:
-            file.write(content)
-        os.replace(beside, path)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written ({system_reason(error)})") from None
+    with explain_os_error(f"{path} cannot be written"):
+        replace_file(path, content)
 
 
 def _hook_program() -> Path:

@@ -7,15 +7,15 @@ import errno
 import json
 import os
 import re
-import secrets
 import stat
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
+from meup_agent.atomic_file import replace_file
 from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.mcp.bridge.config import strict_json
 
 MAX_SETTINGS_BYTES: Final = 4 << 20
 """Bytes of a settings file: some keep a history in it."""
@@ -128,20 +128,12 @@ def _check_unchanged(change: FileChange) -> None:
 
 
 def _replace(path: Path, text: str, mode: int, change: FileChange | None) -> None:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        with os.fdopen(os.open(temporary, flags, NEW_MODE), "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
+    def check(fresh: Path) -> None:
+        fresh.chmod(mode)
         if change is not None:
             _check_unchanged(change)
-        os.replace(temporary, path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+
+    replace_file(path, text.encode(), check=check)
 
 
 def read_json(text: str | None, path: Path) -> dict[str, Any]:
@@ -179,20 +171,7 @@ def write_json(document: dict[str, Any], like: str | None) -> str:
 # --- JSON with comments ---
 # As editors have it: read, and one value of it replaced where it stands.
 
-_TEXT: Final = r'"(?:\\.|[^"\\])*"'
-_COMMENT: Final = re.compile(_TEXT + r"|//[^\n]*|/\*.*?\*/", re.DOTALL)
-_LAST_COMMA: Final = re.compile(_TEXT + r"|,(?=\s*[}\]])")
 _SPACE: Final = re.compile(r"\s*")
-
-
-def _plain(text: str) -> str:
-    """The same text in strict JSON: spaces stand where comments and last commas do."""
-
-    def blank(found: re.Match[str]) -> str:
-        said = found[0]
-        return said if said.startswith('"') else re.sub(r"[^\n]", " ", said)
-
-    return _LAST_COMMA.sub(blank, _COMMENT.sub(blank, text))
 
 
 def read_commented(text: str, path: Path) -> dict[str, Any]:
@@ -201,7 +180,7 @@ def read_commented(text: str, path: Path) -> dict[str, Any]:
     Raises:
         ConfigurationError: It is none, or has a key twice.
     """
-    return read_json(_plain(text), path)
+    return read_json(strict_json(text), path)
 
 
 def replace_value(text: str, keys: Sequence[str], value: object) -> str:
@@ -212,7 +191,7 @@ def replace_value(text: str, keys: Sequence[str], value: object) -> str:
     Raises:
         KeyError: There is no such key.
     """
-    plain = _plain(text)
+    plain = strict_json(text)
     at, end = _after_space(plain, 0), len(plain)
     for key in keys:
         at, end = _value_span(plain, at, key)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from meup_agent.atomic_file import replace_file
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.up.state import (
     FILE_MODE,
@@ -29,7 +30,6 @@ from meup_agent.cli.up.state import (
     up_folder,
 )
 from meup_agent.errors import ConfigurationError, explain_os_error
-from meup_agent.gateway.auth import write_new_file
 
 AUTOSTART_VARIABLE: Final = "MEUP_AUTOSTART"
 
@@ -369,10 +369,7 @@ def _answers(*command: str) -> bool:
 def _write(path: Path, content: bytes) -> None:
     with explain_os_error(f"{path} cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_name(f".{path.name}.new")
-        fresh.unlink(missing_ok=True)
-        write_new_file(fresh, content, UNIT_MODE)
-        fresh.replace(path)
+        replace_file(path, content, UNIT_MODE)
 
 
 def _run(command: Sequence[str], outcome: str) -> None:

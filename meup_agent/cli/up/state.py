@@ -24,10 +24,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from meup_agent.atomic_file import write_new_file
 from meup_agent.cli import exit_codes
 from meup_agent.cli.failures import Failure
 from meup_agent.errors import ConfigurationError, explain_os_error, system_reason
-from meup_agent.gateway.auth import new_token, renew_token, write_new_file
+from meup_agent.gateway.auth import new_token, renew_token
 from meup_agent.transport.urls import (
     short_path,
     socket_path,

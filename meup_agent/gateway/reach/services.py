@@ -25,8 +25,9 @@ import anyio.to_thread
 import httpx
 import msgspec
 
+from meup_agent.atomic_file import replace_file, write_new_file
 from meup_agent.errors import ConfigurationError, UsageError, explain_os_error, system_reason
-from meup_agent.gateway.auth import Identity, Tokens, read_token, write_new_file
+from meup_agent.gateway.auth import Identity, Tokens, read_token
 from meup_agent.gateway.logs import log
 from meup_agent.gateway.reach.bursts import InboxNotice
 from meup_agent.protocol.space.owner import SpaceServer
@@ -433,13 +434,9 @@ class PushSubscriptions:
     def _write(self) -> None:
         key = self._signer.private_pem().decode()
         content = msgspec.json.encode(_Stored(key, list(self._subscriptions.values())))
-        part = self._path.with_name(self._path.name + ".part")
         with explain_os_error(f"{self._path} cannot be written"):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # One that was interrupted may have left it.
-            part.unlink(missing_ok=True)
-            write_new_file(part, content)
-            part.replace(self._path)
+            replace_file(self._path, content)
 
 
 def encrypt(subscription: Subscription, content: bytes) -> bytes:

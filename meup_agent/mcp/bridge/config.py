@@ -397,15 +397,19 @@ def _decode(content: bytes, on_problem: Report | None) -> object:
     except ValueError:
         if on_problem is None:
             raise
-        text = _LAST_COMMA.sub(_kept, _COMMENT.sub(_kept, content.decode()))
-        document = json.loads(text, object_pairs_hook=read_pairs)
+        document = json.loads(strict_json(content.decode()), object_pairs_hook=read_pairs)
     on_problem("has comments or commas that JSON does not know; they are read over")
     return document
 
 
-def _kept(match: re.Match[str]) -> str:
-    """A text as it is, and nothing in place of what is none."""
-    return match.group() if match.group().startswith('"') else " "
+def strict_json(text: str) -> str:
+    """A text of JSON as editors have it, with spaces in place of comments and last commas."""
+
+    def blank(found: re.Match[str]) -> str:
+        said = found[0]
+        return said if said.startswith('"') else re.sub(r"[^\n]", " ", said)
+
+    return _LAST_COMMA.sub(blank, _COMMENT.sub(blank, text))
 
 
 def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from itertools import islice
@@ -27,6 +26,7 @@ from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 
 from meup_agent.agent.middleware import RequestRefused
+from meup_agent.atomic_file import replace_file
 from meup_agent.causes import Reason
 from meup_agent.client.schema_check import MAX_SCHEMA_OBJECTS, check_schema, objects_of
 from meup_agent.client.tool_changes import (
@@ -720,14 +720,7 @@ class ToolLock:
         if len(content) >= MAX_FILE_BYTES:
             raise ConfigurationError(f"{self.path} has no room for more tools; remove servers")
         with explain_os_error(f"{self.path} cannot be written"):
-            file, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=self.path.name)
-            try:
-                with os.fdopen(file, "w", encoding="utf-8") as new:
-                    new.write(f"{content}\n")
-                os.replace(temporary, self.path)
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            replace_file(self.path, f"{content}\n".encode())
 
 
 def _read(path: Path) -> dict[str, dict[str, JsonObject]]:

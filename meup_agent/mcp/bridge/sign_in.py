@@ -12,13 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import socket
 import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
 from anyio import to_thread
@@ -31,6 +30,7 @@ from mcp.shared.auth import (
     OAuthToken,
 )
 
+from meup_agent.atomic_file import replace_file
 from meup_agent.errors import printable
 
 if TYPE_CHECKING:
@@ -155,11 +155,7 @@ def _read(path: Path) -> str:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_suffix(f".{os.getpid()}.new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    new.replace(path)
+    replace_file(path, text.encode())
 
 
 def _show(name: str, url: str) -> None:
@@ -181,52 +177,44 @@ async def sign_in_at(
         open_link: Shows a link to a person, in place of the log.
     """
     ours = server.oauth
-    known = f"{server.url} {ours.client_id or ''}"
-    given = None
+    known, given = f"{server.url} {ours.client_id or ''}", None
     if ours.issuer is not None:
-        assert ours.client_id is not None, "its configuration was checked"
-        assert ours.client_secret is not None, "its configuration was checked"
-        own = _TokenFile(folder / f"{_digest(f'{known} {ours.issuer}')}.json", None)
-        await own.read()
-        by_itself = ClientCredentialsOAuthProvider(
-            server.url,
-            own,
-            ours.client_id,
-            ours.client_secret,
-            issuer=ours.issuer,
-        )
-        own.context = by_itself.context
-        return by_itself
-    if ours.client_id is not None:
+        known = f"{known} {ours.issuer}"
+    elif ours.client_id is not None:
         given = OAuthClientInformationFull(
             client_id=ours.client_id,
             client_secret=ours.client_secret,
             token_endpoint_auth_method="client_secret_basic" if ours.client_secret else "none",
         )
-    storage = _TokenFile(folder / f"{_digest(known)}.json", given)
+    digest = hashlib.sha256(known.encode()).hexdigest()[:32]
+    storage = _TokenFile(folder / f"{digest}.json", given)
     await storage.read()
-    port = ours.callback_port or storage.port or _free_port()
-    browser = _Browser(name, port, open_link or partial(_show, name))
-    provider = OAuthClientProvider(
-        server.url,
-        OAuthClientMetadata.model_validate(
-            {
-                "client_name": "meup",
-                "redirect_uris": [f"http://127.0.0.1:{port}{CALLBACK}"],
-                "grant_types": ["authorization_code", "refresh_token"],
-            }
-        ),
-        storage,
-        browser.note_link,
-        browser.wait_for_answer,
-        ours.client_metadata_url,
-    )
+    provider: OAuthClientProvider
+    if ours.issuer is not None:
+        assert ours.client_id is not None, "its configuration was checked"
+        assert ours.client_secret is not None, "its configuration was checked"
+        provider = ClientCredentialsOAuthProvider(
+            server.url, storage, ours.client_id, ours.client_secret, issuer=ours.issuer
+        )
+    else:
+        port = ours.callback_port or storage.port or _free_port()
+        browser = _Browser(name, port, open_link or partial(_show, name))
+        provider = OAuthClientProvider(
+            server.url,
+            OAuthClientMetadata.model_validate(
+                {
+                    "client_name": "meup",
+                    "redirect_uris": [f"http://127.0.0.1:{port}{CALLBACK}"],
+                    "grant_types": ["authorization_code", "refresh_token"],
+                }
+            ),
+            storage,
+            browser.note_link,
+            browser.wait_for_answer,
+            ours.client_metadata_url,
+        )
     storage.context = provider.context
     return provider
-
-
-def _digest(known: str) -> str:
-    return hashlib.sha256(known.encode()).hexdigest()[:32]
 
 
 def _free_port() -> int:
@@ -264,8 +252,8 @@ class _Browser:
         Raises:
             OAuthFlowError: There is none in time, or it says no.
         """
-        expected = _first(parse_qs(urlsplit(self._url).query), "state")
-        answers: list[dict[str, list[str]]] = []
+        expected = _query_of(self._url).get("state")
+        answers: list[dict[str, str]] = []
         answered = anyio.Event()
 
         async def handle(stream: SocketStream) -> None:
@@ -273,7 +261,7 @@ class _Browser:
                 with anyio.move_on_after(ANSWER_SECONDS), suppress(anyio.BrokenResourceError):
                     query = await _read_query(stream)
                     # Whoever else connects to the port does not know the state.
-                    ours = query is not None and _first(query, "state") == expected
+                    ours = query is not None and query.get("state") == expected
                     status = "200 OK" if ours else "404 Not Found"
                     text = "You can close this page.\n" if ours else "There is nothing here.\n"
                     page = _PAGE.format(status=status, length=len(text), text=text)
@@ -299,18 +287,15 @@ class _Browser:
         if not answers:
             raise OAuthFlowError(f"nobody has signed in within {SIGN_IN_SECONDS / 60:g} min")
         (query,) = answers
-        refused = _first(query, "error")
-        if refused:
+        if refused := query.get("error"):
             raise OAuthFlowError(f"its sign-in page answers {printable(refused[:100])!r}")
         log.info("%s: signed in", self._name)
         return AuthorizationCodeResult(
-            code=_first(query, "code") or "",
-            state=_first(query, "state"),
-            iss=_first(query, "iss"),
+            code=query.get("code", ""), state=query.get("state"), iss=query.get("iss")
         )
 
 
-async def _read_query(stream: SocketStream) -> dict[str, list[str]] | None:
+async def _read_query(stream: SocketStream) -> dict[str, str] | None:
     """The query of a request for our address; ``None``: it is another one."""
     head = b""
     while b"\r\n\r\n" not in head and len(head) < MAX_ANSWER_BYTES:
@@ -319,11 +304,12 @@ async def _read_query(stream: SocketStream) -> dict[str, list[str]] | None:
         except anyio.EndOfStream:
             return None
     method, _, rest = head.partition(b" ")
-    target = urlsplit(rest.partition(b" ")[0].decode("ascii", "replace"))
-    if method != b"GET" or target.path != CALLBACK:
+    target = rest.partition(b" ")[0].decode("ascii", "replace")
+    if method != b"GET" or urlsplit(target).path != CALLBACK:
         return None
-    return parse_qs(target.query)
+    return _query_of(target)
 
 
-def _first(query: dict[str, list[str]], key: str) -> str | None:
-    return query[key][0] if query.get(key) else None
+def _query_of(url: str) -> dict[str, str]:
+    """The query of an address; of what stands there twice the first."""
+    return dict(reversed(parse_qsl(urlsplit(url).query)))
