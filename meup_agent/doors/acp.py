@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 
 from meup_agent.doors import acp_messages as acp
-from meup_agent.doors.acp_outcomes import PermitOutcomes, keep_last
+from meup_agent.doors.acp_outcomes import PermitOutcomes
 from meup_agent.doors.permit import Answer, Denied, HostCall, Permitted, Why
 from meup_agent.errors import printable
 from meup_agent.processes.guarded import LineLimiter
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+from meup_agent.protocol.wire.ttl_map import keep_last
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -126,10 +127,8 @@ class AcpProxy:
                 ended = ended or side
                 tasks.cancel_scope.cancel()
 
-            self._to_editor.on_end, self._to_agent.on_end = (
-                partial(end, "editor"),
-                partial(end, "agent"),
-            )
+            self._to_editor.on_end = partial(end, "editor")
+            self._to_agent.on_end = partial(end, "agent")
 
             async def relay_editor() -> None:
                 async for line in from_editor:
@@ -396,5 +395,4 @@ def _words(why: str) -> str:
 
 
 def _cancelled(message: Message) -> RpcId:
-    named = message.param_object.get("requestId")
-    return named if isinstance(named, int | str) and not isinstance(named, bool) else ""
+    return acp.rpc_id_of(message.param_object.get("requestId")) or ""

@@ -54,6 +54,11 @@ class Unreadable(Exception):
     """A message that the other side could read in another way, or not at all: why."""
 
 
+def rpc_id_of(value: object) -> RpcId | None:
+    """The value if it is an id of JSON-RPC as Python tells them apart; ``True`` equals 1 there."""
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
 class Message(msgspec.Struct, frozen=True):
     """One message, as far as every line is read.
 
@@ -74,8 +79,7 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def rpc_id(self) -> RpcId | None:
         """The id, if it is one."""
-        is_id = isinstance(self.id, int | str) and not isinstance(self.id, bool)
-        return cast("RpcId", self.id) if is_id else None
+        return rpc_id_of(self.id)
 
     @property
     def param_object(self) -> JsonObject:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from meup_agent.doors import acp_messages as acp
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+from meup_agent.protocol.wire.ttl_map import keep_last
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +22,6 @@ _OUTCOMES: Final = {
     "completed": ReportedOutcome.COMPLETED,
     "failed": ReportedOutcome.FAILED,
 }
-
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 
 
 class PermitOutcomes:
@@ -65,10 +63,8 @@ class PermitOutcomes:
         elif message.method == "terminal/wait_for_exit" and message.rpc_id is not None:
             params = message.param_object
             terminal = payloads.as_text(params.get("terminalId"))
-            proposal = self._terminals.pop(
-                (payloads.as_text(params.get("sessionId")), terminal), ""
-            )
-            if proposal:
+            key = (payloads.as_text(params.get("sessionId")), terminal)
+            if proposal := self._terminals.pop(key, ""):
                 keep_last(self._requests, message.rpc_id, ("", proposal), MAX_REPORTED)
 
     def read_answer(self, message: Message) -> None:
@@ -89,10 +85,3 @@ class PermitOutcomes:
             failed = code or result.get("signal")
             outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
             self._report(proposal, PermitReport.of(outcome, "", code))
-
-
-def keep_last(kept: OrderedDict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:
-    """Keep a value as the newest of so many."""
-    kept[key] = value
-    while len(kept) > most:
-        kept.popitem(last=False)

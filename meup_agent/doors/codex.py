@@ -12,15 +12,17 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 import msgspec
 
+from meup_agent.doors.acp_messages import rpc_id_of
 from meup_agent.doors.permit import Answer, HostCall, Permitted
 from meup_agent.processes.guarded import LineLimiter
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import PermitReport, ReportedOutcome
+from meup_agent.protocol.wire.ttl_map import keep_last
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
@@ -135,13 +137,13 @@ class CodexClient:
         if (method in _TOOLS or is_mcp_call) and isinstance(rpc_id, int | str):
             self._begin(rpc_id, str(method), params, start_soon)
         elif method == "serverRequest/resolved":
-            ask = self._asks.get(_id(params.get("requestId")))
+            ask = self._asks.get(rpc_id_of(params.get("requestId")) or "")
             if ask is not None and ask.thread == thread:
                 ask.scope.cancel()  # it was answered elsewhere, or its turn has ended
         elif method == "thread/status/changed":
             status = payloads.as_object(params.get("status")).get("type")
             if status == "active" and thread not in self._joined:
-                _keep(self._joined, thread, None, MAX_THREADS)
+                keep_last(self._joined, thread, None, MAX_THREADS)
                 said: JsonObject = {"threadId": thread, "excludeTurns": True}
                 self._joining[await self._request("thread/resume", said)] = thread
         elif method == "thread/closed":
@@ -162,7 +164,7 @@ class CodexClient:
         """Remember what a call does, and report what came of it."""
         key = (thread, payloads.as_text(item.get("id")))
         if method == "item/started":
-            _keep(self._items, key, item, MAX_ITEMS)
+            keep_last(self._items, key, item, MAX_ITEMS)
             return
         self._items.pop(key, None)
         for proposal in self._permits.pop(key, ()):
@@ -241,7 +243,7 @@ class CodexClient:
             key = (ask.thread, payloads.as_text(params.get("itemId")))
             # Of one more than that what came of it is not told: a command may ask without end.
             permits = (*self._permits.get(key, ()), answer.proposal)[-MAX_ASKS:]
-            _keep(self._permits, key, permits, MAX_ITEMS)
+            keep_last(self._permits, key, permits, MAX_ITEMS)
         await self._write({"id": rpc_id, "result": _answer(method, params, allowed=allowed)})
 
 
@@ -284,13 +286,3 @@ def _answer(method: str, params: JsonObject, *, allowed: bool) -> JsonObject:
     if method == PERMISSIONS:
         return {"permissions": params["permissions"] if allowed else {}, "scope": "turn"}
     return {"decision": "accept" if allowed else "decline"}
-
-
-def _id(value: object) -> int | str:
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else ""
-
-
-def _keep(kept: OrderedDict[Any, Any], key: object, value: object, most: int) -> None:
-    kept[key] = value
-    while len(kept) > most:
-        kept.popitem(last=False)

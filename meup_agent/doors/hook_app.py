@@ -379,7 +379,7 @@ class HookApp:
         match answer:
             case Permitted():
                 permit = permit_dialog if is_dialog else dialect.permit
-                body = permit(answer.arguments, answer.edited)
+                body = permit(answer.arguments)
             case DeferredCall():
                 assert dialect.defer is not None
                 body = dialect.defer

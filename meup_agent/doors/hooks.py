@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -78,7 +79,7 @@ class HookDialect:
     Attributes:
         agent: Its name, as in the path of the hook.
         read: Reads an input, with the name of our own MCP server there; may raise UnreadableHook.
-        permit: The answer that lets a call run, with the arguments to run, of those it has.
+        permit: The answer that lets a call run, with the arguments to run.
         deny: The answer that keeps it from running, with words for the model.
         timeout: Seconds that it waits for a hook where it is not told otherwise.
         ask: The answer that has its terminal ask; ``None``: it has none that holds.
@@ -87,7 +88,7 @@ class HookDialect:
 
     agent: str
     read: Callable[[JsonObject, str], HookInput]
-    permit: Callable[[JsonObject, bool], JsonObject]
+    permit: Callable[[JsonObject], JsonObject]
     deny: Callable[[str], JsonObject]
     timeout: float
     ask: JsonObject | None = None
@@ -110,6 +111,14 @@ def _object(said: Mapping[str, Any], name: str) -> JsonObject:
     if not isinstance(value, dict):
         raise UnreadableHook(f"{name!r} of the hook's input is not an object")
     return cast("JsonObject", value)
+
+
+def _object_or_text(said: Mapping[str, Any], name: str) -> JsonObject:
+    """An object, or the one that a text has as JSON."""
+    value = said.get(name)
+    if isinstance(value, str):
+        return read_object(value, f"{name!r} of the hook's input")
+    return _object(said, name)
 
 
 _COMES_LATER: Final = ("post", "after", "permission")
@@ -175,19 +184,25 @@ def _output(value: object) -> str:
     """The words of a result: what a shell wrote, else its JSON."""
     if isinstance(value, str):
         return value
-    if isinstance(value, dict):
-        said = cast("JsonObject", value)
-        written = [said[each] for each in ("stdout", "stderr", "output") if said.get(each)]
-        if written and all(isinstance(each, str) for each in written):
-            return "\n".join(written)
+    said = payloads.as_object(value)
+    written = [said[each] for each in ("stdout", "stderr", "output") if said.get(each)]
+    if written and all(isinstance(each, str) for each in written):
+        return "\n".join(written)
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
 def _exit_code(value: object) -> int | None:
-    said = cast("JsonObject", value) if isinstance(value, dict) else {}
+    said = payloads.as_object(value)
     names = ("exit_code", "exitCode", "returnCode")
     found = (said[each] for each in names if isinstance(said.get(each), int))
     return next(found, None)
+
+
+def _report(
+    output: object, *, failed: object, denied: bool = False, code: int | None = None
+) -> PermitReport:
+    outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
+    return PermitReport.of(ReportedOutcome.NOT_RUN if denied else outcome, _output(output), code)
 
 
 # --- Claude Code, and those that speak as it does ---
@@ -229,12 +244,11 @@ def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
         kind = HookKind.RACES if is_dialog else HookKind.ASKS
         return replace(hook, kind=kind, call=call, is_own=_is_own(said, own_server))
     if event == "PostToolUseFailure":
-        report = PermitReport.of(ReportedOutcome.FAILED, _output(said.get("error", "")))
+        report = _report(said.get("error", ""), failed=True)
     else:
         response = said.get("tool_response", said.get("tool_output", ""))
         code = _exit_code(response)
-        outcome = ReportedOutcome.FAILED if code else ReportedOutcome.COMPLETED
-        report = PermitReport.of(outcome, _output(response), code)
+        report = _report(response, failed=code, code=code)
     # Of the others it is not known.
     tells_input = agent in ("claude-code", "codex")
     return replace(hook, kind=HookKind.REPORTS, call=call, report=report, tells_input=tells_input)
@@ -245,33 +259,23 @@ def _is_own(said: JsonObject, own_server: str) -> bool:
 
     Never by the name alone, which a project's file can give to a server of its own.
     """
-    server = said.get("mcp_server")
-    if not own_server or not isinstance(server, dict):
-        return False
-    of = cast("JsonObject", server)
-    return of.get("name") == own_server and of.get("source") in OWN_SOURCES
+    server = payloads.as_object(said.get("mcp_server"))
+    is_named = bool(own_server) and server.get("name") == own_server
+    return is_named and server.get("source") in OWN_SOURCES
 
 
-def _permit_claude(arguments: JsonObject, is_edited: bool) -> JsonObject:
-    return {
-        "hookSpecificOutput": {
-            "hookEventName": "PreToolUse",
-            "permissionDecision": "allow",
-            "permissionDecisionReason": "permitted in the space",
-            # Also where nothing was edited: what was permitted runs, and nothing else.
-            "updatedInput": arguments,
-        }
-    }
+def _answer_claude(decision: str, why: str, **more: object) -> JsonObject:
+    said = {"permissionDecision": decision, "permissionDecisionReason": why, **more}
+    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **said}}
+
+
+def _permit_claude(arguments: JsonObject) -> JsonObject:
+    # Also where nothing was edited: what was permitted runs, and nothing else.
+    return _answer_claude("allow", "permitted in the space", updatedInput=arguments)
 
 
 def _deny_claude(words: str) -> JsonObject:
-    return {
-        "hookSpecificOutput": {
-            "hookEventName": "PreToolUse",
-            "permissionDecision": "deny",
-            "permissionDecisionReason": words,
-        }
-    }
+    return _answer_claude("deny", words)
 
 
 ASK_WORDS: Final = (
@@ -280,26 +284,14 @@ ASK_WORDS: Final = (
     " way."
 )
 
-_ASK_CLAUDE: Final[JsonObject] = {
-    "hookSpecificOutput": {
-        "hookEventName": "PreToolUse",
-        "permissionDecision": "ask",
-        "permissionDecisionReason": ASK_WORDS,
-    }
-}
+_ASK_CLAUDE: Final = _answer_claude("ask", ASK_WORDS)
 
 # At a terminal it is no answer: the call goes by its own rules. So only a program that knows that
 # there is none asks for it.
-_DEFER_CLAUDE: Final[JsonObject] = {
-    "hookSpecificOutput": {
-        "hookEventName": "PreToolUse",
-        "permissionDecision": "defer",
-        "permissionDecisionReason": "it waits for a decision in the space",
-    }
-}
+_DEFER_CLAUDE: Final = _answer_claude("defer", "it waits for a decision in the space")
 
 
-def permit_dialog(arguments: JsonObject, is_edited: bool) -> JsonObject:
+def permit_dialog(arguments: JsonObject) -> JsonObject:
     """The answer that lets the call of a dialog run, with the arguments to run."""
     return _answer_dialog({"behavior": "allow", "updatedInput": arguments})
 
@@ -330,27 +322,18 @@ def _read_cursor(said: JsonObject, own_server: str) -> HookInput:
         case "beforeReadFile":
             call = call_of("Read", {"file_path": _text(said, "file_path")})
         case "preToolUse" | "postToolUse" | "postToolUseFailure" | "beforeMCPExecution":
-            given = said.get("tool_input")
-            if isinstance(given, str):  # as of calls of MCP servers
-                given = read_object(given, "'tool_input' of the hook's input")
-            arguments = _object({"tool_input": given}, "tool_input")
-            call = call_of(_text(said, "tool_name"), arguments)
+            # A text, as of calls of MCP servers.
+            call = call_of(_text(said, "tool_name"), _object_or_text(said, "tool_input"))
         case _:
             _check_asks_nothing(event, said)
             return HookInput(HookKind.TELLS)
     if event.startswith(("before", "pre")):
         return HookInput(HookKind.ASKS, call)
     # A call that was denied is told as one that failed.
-    was_denied = said.get("failure_type") == "permission_denied"
-    failed = event == "postToolUseFailure"
+    denied = said.get("failure_type") == "permission_denied"
     output = said.get("output", said.get("tool_output", said.get("error_message", "")))
-    outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
-    outcome = ReportedOutcome.NOT_RUN if was_denied else outcome
-    return HookInput(HookKind.REPORTS, call, PermitReport.of(outcome, _output(output)))
-
-
-def _permit_cursor(arguments: JsonObject, is_edited: bool) -> JsonObject:
-    return {"permission": "allow"}
+    report = _report(output, failed=event == "postToolUseFailure", denied=denied)
+    return HookInput(HookKind.REPORTS, call, report)
 
 
 def _deny_cursor(words: str) -> JsonObject:
@@ -363,28 +346,23 @@ def _deny_cursor(words: str) -> JsonObject:
 def _read_copilot(said: JsonObject, own_server: str) -> HookInput:
     if "hook_event_name" in said:  # VS Code speaks as Claude Code does
         return _read_claude("copilot", said, own_server)
-    given = said.get("toolArgs")
-    if isinstance(given, str):
-        given = read_object(given, "'toolArgs' of the hook's input")
-    arguments = _object({"toolArgs": given}, "toolArgs")
+    arguments = _object_or_text(said, "toolArgs")
     session = _text(said, "sessionId", "")
     call_id, cwd = _text(said, "toolCallId", ""), _text(said, "cwd", "")
     call = HostCall(_text(said, "toolName"), arguments, "copilot", session, call_id, cwd)
     result = said.get("toolResult")
     if result is None:
         return HookInput(HookKind.ASKS, call)
-    of = cast("JsonObject", result) if isinstance(result, dict) else {}
-    failed = of.get("resultType", "success") != "success"
-    outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
-    if of.get("resultType") == "denied":
-        outcome = ReportedOutcome.NOT_RUN
-    output = _output(of.get("textResultForLlm") or of)
-    return HookInput(HookKind.REPORTS, call, PermitReport.of(outcome, output))
+    of = payloads.as_object(result)
+    kind = of.get("resultType", "success")
+    output = of.get("textResultForLlm") or of
+    report = _report(output, failed=kind != "success", denied=kind == "denied")
+    return HookInput(HookKind.REPORTS, call, report)
 
 
-def _permit_copilot(arguments: JsonObject, is_edited: bool) -> JsonObject:
+def _permit_copilot(arguments: JsonObject) -> JsonObject:
     said = {"permissionDecision": "allow", "modifiedArgs": arguments}
-    return {**said, **_permit_claude(arguments, is_edited)}
+    return {**said, **_permit_claude(arguments)}
 
 
 def _deny_copilot(words: str) -> JsonObject:
@@ -421,21 +399,12 @@ def _read_gemini(said: JsonObject, own_server: str) -> HookInput:
         return HookInput(HookKind.ASKS, call)
     response = said.get("tool_response", "")
     said = cast("JsonObject", response) if isinstance(response, dict) else {"": response}
-    failed = bool(said.get("error"))
-    outcome = ReportedOutcome.FAILED if failed else ReportedOutcome.COMPLETED
-    return HookInput(HookKind.REPORTS, call, PermitReport.of(outcome, _output(said.get("", said))))
-
-
-def _permit_gemini(arguments: JsonObject, is_edited: bool) -> JsonObject:
-    return {"decision": "allow"}
+    report = _report(said.get("", said), failed=said.get("error"))
+    return HookInput(HookKind.REPORTS, call, report)
 
 
 def _deny_gemini(words: str) -> JsonObject:
     return {"decision": "deny", "reason": words}
-
-
-def _as_claude(agent: str) -> Callable[[JsonObject, str], HookInput]:
-    return lambda said, own_server: _read_claude(agent, said, own_server)
 
 
 DIALECTS: Final[Mapping[str, HookDialect]] = {
@@ -443,17 +412,17 @@ DIALECTS: Final[Mapping[str, HookDialect]] = {
     for each in (
         HookDialect(
             "claude-code",
-            _as_claude("claude-code"),
+            partial(_read_claude, "claude-code"),
             _permit_claude,
             _deny_claude,
             600.0,
             _ASK_CLAUDE,
             _DEFER_CLAUDE,
         ),
-        HookDialect("codex", _as_claude("codex"), _permit_claude, _deny_claude, 600.0),
-        HookDialect("cursor", _read_cursor, _permit_cursor, _deny_cursor, 60.0),
+        HookDialect("codex", partial(_read_claude, "codex"), _permit_claude, _deny_claude, 600.0),
+        HookDialect("cursor", _read_cursor, lambda _: {"permission": "allow"}, _deny_cursor, 60.0),
         HookDialect("copilot", _read_copilot, _permit_copilot, _deny_copilot, 30.0),
-        HookDialect("gemini", _read_gemini, _permit_gemini, _deny_gemini, 60.0),
+        HookDialect("gemini", _read_gemini, lambda _: {"decision": "allow"}, _deny_gemini, 60.0),
     )
 }
 """The coding agents whose hooks are known, by name."""

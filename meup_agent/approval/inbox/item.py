@@ -10,7 +10,7 @@ from contextlib import aclosing
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
 import anyio
 import msgspec
@@ -30,6 +30,7 @@ from meup_agent.protocol.wire.payloads import (
     read_proposal,
 )
 from meup_agent.protocol.wire.shown_text import remarks
+from meup_agent.protocol.wire.ttl_map import keep_last
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
@@ -53,10 +54,6 @@ MAX_CALLS: Final = 1_000
 
 MAX_CALL_CHARS: Final = 64 * 1024
 """Characters of such a call; a larger one is compared with nothing."""
-
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class DecidedItem(msgspec.Struct, frozen=True):
@@ -135,14 +132,14 @@ class DecisionHistory:
         key = (past.proposer, past.id)
         if key in self._seen:
             return
-        _keep(self._seen, key, None, MAX_PROPOSERS * LAST)
+        keep_last(self._seen, key, None, MAX_PROPOSERS * LAST)
         # Its arguments are kept once, to compare with, and not for each ending.
         call = Call(past.call.method, {"name": past.call.name} if past.call.name else {})
         endings = self._endings.get(past.proposer, deque(maxlen=LAST))
         endings.append(msgspec.structs.replace(past, call=call))
-        _keep(self._endings, past.proposer, endings, MAX_PROPOSERS)
+        keep_last(self._endings, past.proposer, endings, MAX_PROPOSERS)
         if (_size_of(past.call) if size is None else size) <= MAX_CALL_CHARS:
-            _keep(self._calls, _tool_of(past.call), past, MAX_CALLS)
+            keep_last(self._calls, _tool_of(past.call), past, MAX_CALLS)
 
     def note_before(self, past: Iterable[DecidedItem]) -> None:
         """Remember proposals that were decided before all that are remembered, and read later."""
@@ -153,11 +150,11 @@ class DecisionHistory:
         for proposer, latest in self._endings.items():
             endings = older._endings.get(proposer, deque(maxlen=LAST))
             endings.extend(latest)
-            _keep(older._endings, proposer, endings, MAX_PROPOSERS)
+            keep_last(older._endings, proposer, endings, MAX_PROPOSERS)
         for tool, call in self._calls.items():
-            _keep(older._calls, tool, call, MAX_CALLS)
+            keep_last(older._calls, tool, call, MAX_CALLS)
         for key in self._seen:
-            _keep(older._seen, key, None, MAX_PROPOSERS * LAST)
+            keep_last(older._seen, key, None, MAX_PROPOSERS * LAST)
         self._endings, self._calls, self._seen = older._endings, older._calls, older._seen
 
     def record(self, proposer: str) -> ProposerRecord:
@@ -171,14 +168,6 @@ class DecisionHistory:
 
 def _tool_of(call: Call) -> tuple[str | None, str, str]:
     return call.target, call.method, call.name
-
-
-def _keep(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
-    """Keep a value as the latest; of more than so many the oldest is forgotten."""
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > most:
-        kept.popitem(last=False)
 
 
 def _size_of(call: Call) -> int:

@@ -29,6 +29,14 @@ def size_of(envelope: Envelope) -> int:
     return size
 
 
+def keep_last(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Keep a value as the newest of so many; the oldest makes room."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
+
+
 class TTLMap(Generic[K, V]):
     """A map that forgets its oldest entries by count, age and size."""
 
