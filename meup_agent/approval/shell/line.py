@@ -252,6 +252,9 @@ def _launcher(
 
 
 _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
+    **dict.fromkeys(("nohup", "setsid", "builtin", "coproc", "noglob", "nocorrect"), _Launcher()),
+    **dict.fromkeys(("!", "-", "unshare", "catchsegv", "dbus-run-session"), _Launcher()),
+    **dict.fromkeys(("busybox", "toybox", "then"), _Launcher()),
     "env": _launcher("-u --unset -C --chdir -a --argv0 -P", env=True),
     "sudo": _launcher(
         "-u -g -h -p -C -T -r -t -D -R -U --user --group --host --prompt --chdir --chroot",
@@ -263,30 +266,16 @@ _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
     "ionice": _launcher("-c -n -p --class --classdata"),
     "chrt": _launcher("-T -P -D", 1),
     "taskset": _launcher("", 1),
-    "nohup": _launcher(),
-    "setsid": _launcher(),
     "stdbuf": _launcher("-i -o -e --input --output --error"),
     "timeout": _launcher("-k -s --kill-after --signal", 1),
     "time": _launcher("-f -o --format --output"),
     "command": _launcher(asks="-v -V"),
-    "builtin": _launcher(),
     "exec": _launcher("-a"),
-    "coproc": _launcher(),
-    "noglob": _launcher(),
-    "nocorrect": _launcher(),
     "repeat": _launcher("", 1),
-    "!": _launcher(),
-    "-": _launcher(),
     "chroot": _launcher("", 1),
-    "unshare": _launcher(),
     "strace": _launcher("-e -o -p -s -u -a -E -I -O -S -X -b"),
     "ltrace": _launcher("-e -o -p -s -u -a -n -l -x"),
-    "catchsegv": _launcher(),
-    "dbus-run-session": _launcher(),
     "xvfb-run": _launcher("-e -f -n -p -s -w"),
-    "busybox": _launcher(),
-    "toybox": _launcher(),
-    "then": _launcher(),
     "xargs": _launcher(
         "-I -n -P -L -d -E -s -a --replace --max-args --max-procs --max-lines --delimiter"
         " --arg-file --max-chars --process-slot-var"
@@ -611,64 +600,8 @@ def read_argv(argv: tuple[str, ...]) -> CommandLine:
     return reading.result()
 
 
-# Named nodes of which the commands among their own nodes say all.
-_KNOWN: Final = frozenset(
-    [
-        "program",
-        "list",
-        "pipeline",
-        "command",
-        "command_name",
-        "word",
-        "string",
-        "string_content",
-        "raw_string",
-        "concatenation",
-        "number",
-        "simple_expansion",
-        "expansion",
-        "variable_name",
-        "special_variable_name",
-        "command_substitution",
-        "process_substitution",
-        "subshell",
-        "compound_statement",
-        "redirected_statement",
-        "file_redirect",
-        "file_descriptor",
-        "heredoc_redirect",
-        "heredoc_start",
-        "heredoc_body",
-        "heredoc_content",
-        "heredoc_end",
-        "herestring_redirect",
-        "variable_assignment",
-        "variable_assignments",
-        "negated_command",
-        "if_statement",
-        "elif_clause",
-        "else_clause",
-        "for_statement",
-        "while_statement",
-        "do_group",
-        "case_statement",
-        "case_item",
-        "test_command",
-        "binary_expression",
-        "unary_expression",
-        "parenthesized_expression",
-        "extglob_pattern",
-        "regex",
-        "test_operator",
-        "comment",
-        "ansi_c_string",
-        "translated_string",
-        "declaration_command",
-        "unset_command",
-        "brace_expression",
-    ]
-)
-_WORDS: Final = frozenset(
+# Named nodes that are words, or parts of one, and of which the commands among their own say all.
+_KNOWN_WORDS: Final = frozenset(
     [
         "command_name",
         "word",
@@ -683,15 +616,51 @@ _WORDS: Final = frozenset(
         "ansi_c_string",
         "translated_string",
         "brace_expression",
-        "arithmetic_expansion",
         "variable_name",
-        "$",
-        "==",
-        "=~",
         "test_operator",
         "special_variable_name",
     ]
 )
+_WORDS: Final = _KNOWN_WORDS | {"arithmetic_expansion", "$", "==", "=~"}
+# Named nodes of which the same is true.
+_KNOWN: Final = _KNOWN_WORDS | {
+    "program",
+    "list",
+    "pipeline",
+    "command",
+    "string_content",
+    "subshell",
+    "compound_statement",
+    "redirected_statement",
+    "file_redirect",
+    "file_descriptor",
+    "heredoc_redirect",
+    "heredoc_start",
+    "heredoc_body",
+    "heredoc_content",
+    "heredoc_end",
+    "herestring_redirect",
+    "variable_assignment",
+    "variable_assignments",
+    "negated_command",
+    "if_statement",
+    "elif_clause",
+    "else_clause",
+    "for_statement",
+    "while_statement",
+    "do_group",
+    "case_statement",
+    "case_item",
+    "test_command",
+    "binary_expression",
+    "unary_expression",
+    "parenthesized_expression",
+    "extglob_pattern",
+    "regex",
+    "comment",
+    "declaration_command",
+    "unset_command",
+}
 _ARITHMETIC: Final = frozenset({"-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-v"})
 # An expansion in which nothing runs, is set or is reckoned, and whose end is clear.
 _PLAIN_EXPANSION: Final = re.compile(
@@ -747,6 +716,12 @@ class _LineReading:
         self.unclear = self.unclear or why
         self.text = f"{self.text}\n{text[:MAX_BYTES]}" if self.text else text[:MAX_BYTES]
 
+    def _word(self, source: str) -> Word:
+        return read_word(source, self._variables)
+
+    def _doubt(self, why: str) -> None:
+        self.odd = self.odd or why
+
     def read_script(self, text: str, depth: int, span: tuple[int, int] | None) -> None:
         """Take a text apart, ``depth`` lines below the first; ``span``: where that one has it."""
         self._scripts += 1
@@ -787,11 +762,11 @@ class _LineReading:
         inputs = len(self._inputs)
         for node in nodes:  # before any word is read
             if node.type == "variable_assignment":
-                self._remember(node, source)
+                self._remember(node)
         for node in nodes:
             self._read_node(node, source, depth, span)
         if not _sees_all(nodes, source):
-            self.odd = self.odd or "it has a substitution that its parser does not see"
+            self._doubt("it has a substitution that its parser does not see")
         if any(each.words and launched_by(each.words).unclear for each in self.commands[before:]):
             # A shell, or what starts one, may read what the line writes to it.
             told = [
@@ -812,76 +787,68 @@ class _LineReading:
             case "command" | "declaration_command" | "unset_command":
                 self._read_command(node, source, depth, span)
             case "variable_assignment":
-                parent = node.parent.type if node.parent is not None else ""
-                if parent != "command":
-                    self._read_bare(node, source, span)
+                self._read_bare(node, span)
             case "for_statement":
-                named = [each for each in node.children if each.type == "variable_name"]
-                for each in named:
-                    name = _text(each, source)
-                    if not is_local(name):
+                for each in node.children:
+                    if each.type == "variable_name" and not is_local(name := _text(each)):
                         made = (Assignment(name, UNKNOWN),)
                         self._put(SimpleCommand((), made, span or _span(node)))
             case "file_redirect":
                 self._read_redirect(node, source, span)
             case "heredoc_start" if (
-                not _HEREDOC.fullmatch(_text(node, source))
+                not _HEREDOC.fullmatch(_text(node))
                 or source[node.end_byte : node.end_byte + 1] not in _DELIMITERS
             ):
-                self.odd = self.odd or "it is not clear where a text within it ends"
+                self._doubt("it is not clear where a text within it ends")
             case "heredoc_body" | "herestring_redirect":
-                text = _text(node, source).removeprefix("<<<")
+                text = _text(node).removeprefix("<<<")
                 is_text = node.type == "heredoc_body"
-                word = None if is_text else read_word(text.strip(), self._variables)
-                self._inputs += [text] if word is None else word.forms
+                self._inputs += [text] if is_text else self._word(text.strip()).forms
             case "comment":
                 before = source[: node.start_byte][-1:]
                 is_joined = source[: node.start_byte].endswith(b"\\\n")
                 if is_joined or (before and before not in b" \t\n;&|()`"):
-                    self.odd = self.odd or "it is not clear where a comment begins"
-            case "test_operator" if _text(node, source) in _ARITHMETIC:
-                self.odd = self.odd or "it reckons with names, which may run commands"
-            case "compound_statement" | "subshell" if _text(node, source).startswith("(("):
-                self.odd = self.odd or "it reckons with names, which may run commands"
-            case "expansion" if not _PLAIN_EXPANSION.fullmatch(_text(node, source)):
-                self.odd = self.odd or "it is not clear what an expansion does"
-            case "command_substitution" if (
-                source[node.start_byte : node.start_byte + 1] == b"`"
-                and b"\\" in source[node.start_byte : node.end_byte]
-            ):
-                self.odd = self.odd or "it has a backslash within backquotes"
-            case "test_command" if _text(node, source).startswith("["):
-                text = _text(node, source).removeprefix("[")
+                    self._doubt("it is not clear where a comment begins")
+            case "test_operator" if _text(node) in _ARITHMETIC:
+                self._doubt("it reckons with names, which may run commands")
+            case "compound_statement" | "subshell" if _text(node).startswith("(("):
+                self._doubt("it reckons with names, which may run commands")
+            case "expansion" if not _PLAIN_EXPANSION.fullmatch(_text(node)):
+                self._doubt("it is not clear what an expansion does")
+            case "command_substitution" if (text := _text(node)).startswith("`") and "\\" in text:
+                self._doubt("it has a backslash within backquotes")
+            case "test_command" if _text(node).startswith("["):
+                text = _text(node).removeprefix("[")
                 values = [*self._variables.values(), text]
-                if not text.startswith("[") and (
-                    any("[" in each or each in _BY_NAME for each in values)
-                    or tests_unknown(text.removesuffix("]"))
-                ):
-                    self.odd = self.odd or "it may reckon with a name, which may run commands"
+                may_name = any("[" in each or each in _BY_NAME for each in values)
+                if not text.startswith("[") and (may_name or tests_unknown(text.removesuffix("]"))):
+                    self._doubt("it may reckon with a name, which may run commands")
             case kind if node.is_named and kind not in _KNOWN:
-                self.odd = self.odd or f"it has a part ({kind}) that is not looked into"
+                self._doubt(f"it has a part ({kind}) that is not looked into")
             case _:
                 pass
 
-    def _remember(self, node: Node, source: bytes) -> None:
-        name, _, value = _text(node, source).partition("=")
-        word = read_word(value, self._variables)
+    def _remember(self, node: Node) -> None:
+        name, _, value = _text(node).partition("=")
+        word = self._word(value)
         if word.text is not None and ASSIGNMENT.fullmatch(f"{name}="):
             self._variables[name.removesuffix("+")] = word.text
 
-    def _read_bare(self, node: Node, source: bytes, span: tuple[int, int] | None) -> None:
+    def _read_bare(self, node: Node, span: tuple[int, int] | None) -> None:
         """An assignment that is its own command: it may change the environment of later ones."""
-        found = self._assignment(_text(node, source))
-        parent = node.parent.type if node.parent is not None else ""
+        parent = "" if node.parent is None else node.parent.type
+        if parent == "command":
+            return
+        found = self._assignment(_text(node))
         if found is not None and not (is_local(found.name) and parent != "declaration_command"):
             self._put(SimpleCommand((), (found,), span or _span(node)))
 
     def _assignment(self, text: str) -> Assignment | None:
         found = ASSIGNMENT.match(text)
         if found is None:
-            self.odd = self.odd or "it sets a part of a variable"
+            self._doubt("it sets a part of a variable")
             return None
-        return Assignment(found[1], read_word(text[found.end() :], self._variables))
+        return Assignment(found[1], self._word(text[found.end() :]))
 
     def _read_command(
         self, node: Node, source: bytes, depth: int, span: tuple[int, int] | None
@@ -897,7 +864,7 @@ class _LineReading:
             if child.type == "file_redirect":
                 # Words behind the file are ones of the command.
                 more = [each for each in child.children if each.type in _WORDS][1:]
-                pieces += [_text(each, source) for each in more if _target(child) is not None]
+                pieces += [_text(each) for each in more if _target(child) is not None]
                 ended = None
                 continue
             if child.type in ("heredoc_redirect", "herestring_redirect"):
@@ -905,14 +872,14 @@ class _LineReading:
                 continue
             if child.type == "variable_assignment":
                 if node.type == "command":
-                    if found := self._assignment(_text(child, source)):
+                    if found := self._assignment(_text(child)):
                         assignments.append(found)
                     ended = None
                     continue
             elif child.type not in _WORDS and child.is_named:
                 self.unclear = self.unclear or "it is not clear what its words are"
                 continue
-            text = _text(child, source)
+            text = _text(child)
             gap = "" if ended is None else source[ended : child.start_byte].decode()
             gap = _CONTINUED.sub("", gap)
             if ended is not None and not gap:
@@ -925,22 +892,22 @@ class _LineReading:
             ended = child.end_byte
         if not all(map(is_one_word, pieces)):
             self.give_up("it is not clear what its words are", source.decode(errors="replace"))
-        words = tuple(read_word(each, self._variables) for each in pieces)
+        words = tuple(map(self._word, pieces))
         for at, each in enumerate(words):
             is_built_in = at == 0 or words[0].text in _BUILT_IN
             if is_built_in and each.text == "test" and tests_unknown(" ".join(pieces[at + 1 :])):
-                self.odd = self.odd or "it may reckon with a name, which may run commands"
+                self._doubt("it may reckon with a name, which may run commands")
         self.add_command(words, tuple(assignments), span or _span(node), depth)
 
     def _read_redirect(self, node: Node, source: bytes, span: tuple[int, int] | None) -> None:
         last = next((each for each in node.children if each.type in _WORDS), node)
         if source[last.end_byte : last.end_byte + 1] not in _DELIMITERS:
             # The shell joins what is behind it, as by a backslash at the end of a line.
-            self.odd = self.odd or "it is not clear where the file of a redirection ends"
+            self._doubt("it is not clear where the file of a redirection ends")
         target = _target(node)
         if target is None:
             return
-        word = read_word(_text(target, source), self._variables)
+        word = self._word(_text(target))
         if word.text in _QUIET:
             return
         parent = node.parent
@@ -971,7 +938,7 @@ class _LineReading:
                 self._put(SimpleCommand((), assignments, span))
             return
         if sets_by_name(words):
-            self.odd = self.odd or "it is not clear which variable it sets"
+            self._doubt("it is not clear which variable it sets")
         launched = launched_by(words)
         self.is_blind = self.is_blind or launched.is_blind
         self.unclear = self.unclear or launched.unclear
@@ -999,7 +966,7 @@ class _LineReading:
 def _sees_all(nodes: Sequence[Node], source: bytes) -> bool:
     """False where the shell finds a substitution in which the parser sees mere text."""
     starts = [each for each in nodes if each.type == "heredoc_start"]
-    is_quoted = all(_text(each, source)[:1] in ("'", '"') for each in starts)
+    is_quoted = all(_text(each)[:1] in ("'", '"') for each in starts)
     if starts and b"\\\n" in source:
         return False  # a text within it may begin and end elsewhere
     rest, known = bytearray(source), set[int]()
@@ -1017,8 +984,8 @@ def _sees_all(nodes: Sequence[Node], source: bytes) -> bool:
     return True
 
 
-def _text(node: Node, source: bytes) -> str:
-    return source[node.start_byte : node.end_byte].decode(errors="replace")
+def _text(node: Node) -> str:
+    return (node.text or b"").decode(errors="replace")
 
 
 def _span(node: Node) -> tuple[int, int]:
@@ -1031,9 +998,8 @@ def _target(redirect: Node) -> Node | None:
     named = [each for each in redirect.children if each.type in _WORDS and each.type != "$"]
     if not named or any(each.endswith("-") for each in signs):
         return None
-    text = named[0].text or b""
-    is_copy = any(each in (">&", "<&") for each in signs)
-    return None if is_copy and _FD.fullmatch(text.decode(errors="replace")) else named[0]
+    is_copy = not {">&", "<&"}.isdisjoint(signs)
+    return None if is_copy and _FD.fullmatch(_text(named[0])) else named[0]
 
 
 # --- the environment ---

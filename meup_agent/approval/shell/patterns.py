@@ -195,14 +195,12 @@ class _CommandPattern:
         while words and (found := _ASSIGNED.match(words[0])):
             value = words.pop(0)[found.end() :]
             name = found[1]
-            self.environment.append(
-                (name, strings.compile(name, place, reading), _word(value, place, strings, reading))
-            )
+            takes_name = strings.compile(name, place, reading)
+            self.environment.append((name, takes_name, _word(value, place, strings, reading)))
         if words:
             last = words[-1]
-            self._has_rest = last in ANY or (
-                last.endswith("*") and "/" not in last and not last.endswith("\\*")
-            )
+            is_open = last.endswith("*") and "/" not in last and not last.endswith("\\*")
+            self._has_rest = last in ANY or is_open
             if last in ANY:
                 words = words[:-1] or [last]
         self._words = [(each, _word(each, place, strings, reading)) for each in words]
@@ -291,7 +289,7 @@ class _CommandPattern:
     def _takes(self, at: int, number: int, word: str, work: WorkBudget) -> bool:
         _, takes = self._words[at]
         if number == 0 and self._name is not None:
-            return takes(name_of(Word(word, (word,))), work) or takes(word, work)
+            return takes(name_of(literal(word)), work) or takes(word, work)
         return takes(word, work)
 
     def _find_assigned(self, command: SimpleCommand, work: WorkBudget) -> Sight:
@@ -313,7 +311,7 @@ class _CommandPattern:
         if not self._words:
             return any(f"{name}=" in text for name, _, _ in self.environment)
         for piece in _SEPARATORS.split(_QUOTES.sub("", text)):
-            words = tuple(Word(each, (each,)) for each in piece.split())
+            words = tuple(map(literal, piece.split()))
             for start in range(len(words)):
                 rest = words[start : start + MAX_WORDS]
                 if self._takes(0, 0, rest[0].forms[0], work) and (
@@ -430,13 +428,13 @@ class PathPatterns:
             if not each.strip() or each.startswith("!"):
                 raise InvalidPattern("expected a path, and no ! before it", place=place)
         self._patterns = tuple(patterns)
-        self._narrow = [
-            strings.compile(_normal_pattern(each), place, Reading.NARROW) for each in patterns
-        ]
+        # A regular expression begins with a slash, and so never with a dot.
+        plain = [each.removeprefix("./") for each in patterns]
+        self._narrow = [strings.compile(each, place, Reading.NARROW) for each in plain]
         self._wide = [
             strings.compile(form, place, Reading.WIDE)
-            for each in patterns
-            for form in _wide_forms(_normal_pattern(each))
+            for each in plain
+            for form in _wide_forms(each)
         ]
 
     def allows(self, path: str, work: WorkBudget) -> bool:
@@ -469,10 +467,6 @@ def normal_path(path: str) -> str:
     return plain[1:] if plain.startswith("//") else plain
 
 
-def _normal_pattern(pattern: str) -> str:
-    return pattern if is_regex(pattern) else pattern.removeprefix("./")
-
-
 def _may_meet(pattern: str, glob: str, steps: Sequence[str]) -> bool:
     if is_regex(pattern):
         return True
@@ -489,13 +483,9 @@ _HOMES: Final = ("/home/*", "/Users/*", "/root")
 
 def _wide_forms(pattern: str) -> list[str]:
     """A pattern, and it from other folders where its own is that of a person, or none."""
-    if is_regex(pattern):
-        return [pattern]
     if pattern.startswith("~/"):
         return [pattern, *(home + pattern[1:] for home in _HOMES)]
-    if not pattern.startswith(("/", "*", "~")):
-        return [pattern, f"**/{pattern}"]
-    return [pattern]
+    return [pattern] if pattern.startswith(("/", "*", "~")) else [pattern, f"**/{pattern}"]
 
 
 class LinePatterns(NamedTuple):
@@ -570,13 +560,9 @@ class LinePatterns(NamedTuple):
         self, each: Redirection, line: CommandLine, taken: set[SimpleCommand], work: WorkBudget
     ) -> bool:
         path = each.target.text
-        if (
-            path is None
-            or self.paths is None
-            or (line.folders and not path.startswith(("/", "~/")))
-        ):
+        if path is None or self.paths is None or not self.paths.allows(path, work):
             return False
-        if not self.paths.allows(path, work):
+        if line.folders and not path.startswith(("/", "~/")):
             return False
         first, last = each.span
         work.spend(NODE_WORK * len(line.commands))
