@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +28,7 @@ from meup_agent.client.file_difference import (
     seal_difference,
 )
 from meup_agent.client.messages import Request, is_own_request, read_params
-from meup_agent.client.offers import CHANGES
+from meup_agent.client.offers import CHANGES, LIST_METHODS
 from meup_agent.client.proposal_feed import ProposalFeed
 from meup_agent.client.space import Space, send_note
 from meup_agent.client.tool_changes import (
@@ -76,6 +78,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, encode_json
 from meup_agent.protocol.wire.kinds import ACCEPT_TOOLS
 from meup_agent.protocol.wire.payloads import JsonObject, read_proposal
+from meup_agent.protocol.wire.ttl_map import keep_last
 from meup_agent.session import Settings
 from meup_agent.transport.websocket import SpaceConnector
 
@@ -126,11 +129,7 @@ LOG_MESSAGE: Final = "notifications/message"
 
 RESOURCE_UPDATED: Final = "notifications/resources/updated"
 
-LISTS: Final = {
-    "resources/list": "resources",
-    "resources/templates/list": "resourceTemplates",
-    "prompts/list": "prompts",
-}
+LISTS: Final = {method: kind for kind, method in LIST_METHODS.items()}
 """Methods that list something, and the member of the result that has it."""
 
 NEEDS: Final = {
@@ -189,7 +188,7 @@ class Bridge:
         self._roots = [root_of(each) for each in roots]
         self._calls: dict[RunningCall, None] = {}  # in the order in which they came
         self._last: Request | None = None  # of the calls during which the server may ask
-        self._callers = dict[str, None]()
+        self._callers = OrderedDict[str, None]()
         self._forms = 0
         self._news = anyio.Event()
         self._changed: set[str] = set()
@@ -220,7 +219,7 @@ class Bridge:
         # The files of a server elsewhere are not ours, and Windows opens no file by its folder.
         is_here = not isinstance(server, HttpServer) and os.open in os.supports_dir_fd
         found = (folder_of(each["uri"]) for each in self._roots if is_here)
-        self._folders = [each for each in found if each is not None]
+        self._folders = [*filter(None, found)]
         self._readers = anyio.CapacityLimiter(MAX_READERS)
         if self._folders:
             self.agent.on_request(FILE_DIFFERENCE)(self._tell_file)
@@ -328,7 +327,7 @@ class Bridge:
         self._check(request)
         seen = self._tools.take_accepted_form(request)
         call = RunningCall(self.name, request, ctx, self._on_ask)
-        on_progress = self._progress(ctx) if _wants_progress(request) else None
+        on_progress = partial(_report, ctx) if _wants_progress(request) else None
         was_sent = False
 
         def check() -> None:
@@ -344,9 +343,7 @@ class Bridge:
         self._calls[call] = None
         if request.method in MAY_ASK:
             self._last = request
-            self._callers[call.asker] = None
-            while len(self._callers) > MAX_CALLERS:
-                del self._callers[next(iter(self._callers))]
+            keep_last(self._callers, call.asker, None, MAX_CALLERS)
         try:
             async with call.running():
                 result = await answered(call, send, _forwarded(request.params))
@@ -388,15 +385,15 @@ class Bridge:
         Raises:
             RequestError: It says why.
         """
-        said = ""
         if not ctx.space.gateway.guarantees.identity_checked:
             said = "the gateway does not check who speaks, so this is done for nobody"
         elif request.sender == ctx.space.me:
             said = "a server does not decide about itself"
         elif not is_own_request(request.envelope):
             said = "it was proposed by another participant; send a request of your own"
-        if said:
-            raise RequestError(payloads.INVALID_PARAMS, said)
+        else:
+            return
+        raise RequestError(payloads.INVALID_PARAMS, said)
 
     # --- files that calls write ---
 
@@ -409,13 +406,8 @@ class Bridge:
         self._check_person(request, ctx)
         question = read_params(request, FileQuestion)
         feed, asker = ProposalFeed(ctx.space), request.sender
-        found = [
-            each
-            async for each in ctx.space.proposals.list(
-                id=question.proposal, proposer=question.proposer
-            )
-            if each.id == question.proposal
-        ]
+        listed = ctx.space.proposals.list(id=question.proposal, proposer=question.proposer)
+        found = [each async for each in listed if each.id == question.proposal]
         if not found:
             raise RequestError(payloads.INVALID_PARAMS, "no such proposal is open")
         call = read_proposal(found[0].envelope.payload)
@@ -453,14 +445,6 @@ class Bridge:
             raise busy(
                 f"the MCP server {self.name!r} works on {MAX_CALLS} requests; try again later"
             )
-
-    def _progress(self, ctx: Context) -> Any:
-        async def report(done: float, total: float | None, message: str | None) -> None:
-            if isfinite(done):
-                total = total if total is not None and isfinite(total) else None
-                ctx.progress(done, total, message and message[:MAX_PROGRESS_CHARS])
-
-        return report
 
     def _gone(self, request: Request, error: ServerGone) -> JsonObject:
         """The answer of a server that ended meanwhile."""
@@ -644,12 +628,17 @@ class Bridge:
 
 
 def _uri(request: Request) -> str:
-    uri = request.params.get("uri")
-    return uri if isinstance(uri, str) else ""
+    return payloads.as_text(request.params.get("uri"))
 
 
 def _wants_progress(request: Request) -> bool:
     return payloads.PROGRESS_TOKEN in payloads.as_object(request.params.get(payloads.META))
+
+
+async def _report(ctx: Context, done: float, total: float | None, message: str | None) -> None:
+    if isfinite(done):
+        total = total if total is not None and isfinite(total) else None
+        ctx.progress(done, total, message and message[:MAX_PROGRESS_CHARS])
 
 
 def _forwarded(params: JsonObject) -> JsonObject:

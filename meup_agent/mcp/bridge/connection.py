@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import mcp_types as types
@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from meup_agent.agent.tool import own_version
 from meup_agent.causes import Reason
-from meup_agent.errors import MeupError, RequestError, printable
+from meup_agent.errors import MeupError, RequestError, leaves_of, printable
 from meup_agent.mcp.bridge.config import HttpServer, Server
 from meup_agent.mcp.bridge.sign_in import SIGN_IN_SECONDS, sign_in_at
 from meup_agent.mcp.bridge.transports import ServerMonitor, ServerStarter, connect
@@ -458,8 +458,7 @@ class ServerConnection:
 
     def _describe(self, error: BaseException) -> str:
         """The reason for which a connection ended, in words."""
-        while isinstance(error, BaseExceptionGroup):
-            error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+        error = next(leaves_of(error))
         if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
             return "ended before it answered"
         if isinstance(error, MeupError):

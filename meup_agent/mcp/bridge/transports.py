@@ -35,6 +35,7 @@ from meup_agent.mcp.bridge.questions import current_call
 from meup_agent.mcp.sdk.messages import CAPABILITIES, ForwardingReader, Item
 from meup_agent.processes.guarded import LineTooLong, PipedProcess, StderrTail, read_lines
 from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.ttl_map import keep_last
 
 if TYPE_CHECKING:
     from meup_agent.protocol.wire.payloads import JsonObject
@@ -112,9 +113,7 @@ class ServerMonitor:
                     self.excess = f"has asked {MAX_OPEN_ASKS} times without taking an answer"
                     raise anyio.EndOfStream
                 if method in CAPABILITIES:
-                    self._asked[asked] = dict(params or {})
-                    while len(self._asked) > MAX_ASKS_KEPT:
-                        self._asked.popitem(last=False)
+                    keep_last(self._asked, asked, dict(params or {}), MAX_ASKS_KEPT)
             case types.JSONRPCResponse(id=answered, result=result) if answered in self._listing:
                 self._listing.discard(answered)
                 # Before the session validates it, which takes a list as a whole or not at all.

@@ -64,11 +64,11 @@ _NO_RETRY: Final = (
 
 def describe_waiting(may_decide: Sequence[str], seconds_left: float | None) -> str:
     """The state of a call that is not decided yet."""
-    if not may_decide:
-        by = "a participant that may decide"
-    else:
-        more = f" and {len(may_decide) - MAX_NAMED} more" if len(may_decide) > MAX_NAMED else ""
-        by = f"{_or([participant(each) for each in may_decide[:MAX_NAMED]])}{more}"
+    *first, by = [participant(each) for each in may_decide[:MAX_NAMED]] or [
+        "a participant that may decide"
+    ]
+    by = f"{', '.join(first)} or {by}" if first else by
+    by += f" and {len(may_decide) - MAX_NAMED} more" if len(may_decide) > MAX_NAMED else ""
     left = "" if seconds_left is None else f", {time_left(max(seconds_left, 0))}"
     return f"waiting for a decision by {by}{left}"
 
@@ -133,7 +133,7 @@ async def undone(tool: str, outcome: Outcome, seconds: float | None) -> str:
 
 def rejected(tool: str, outcome: Rejection, explanation: str) -> str:
     """The text for a rejection."""
-    said = f": {words(explanation)}" if explanation else ""
+    said = explanation and f": {words(explanation)}"
     advice = _ADVICE.get(outcome.reason, _NO_RETRY)
     return (
         f"The call of {name(tool)} was rejected as {name(outcome.reason)} by"
@@ -165,7 +165,7 @@ def expired(tool: str, outcome: Expiry, seconds: float | None) -> str:
         )
     tried = ""
     if failed is not None:
-        said = f": {words(failed.cause.text)}" if failed.cause.text else ""
+        said = failed.cause.text and f": {words(failed.cause.text)}"
         tried = (
             f" {participant(failed.by)} tried to have it carried out, and"
             f" {participant(failed.cause.by)} refused to{said}."
@@ -218,22 +218,24 @@ def edited(outcome: Fulfillment) -> str:
             f"Note: {participant(outcome.by)} carried out this call, and it is not known whether it"
             " was as proposed."
         )
-    told = describe_changes(outcome.changes, _path, partial(compact, limit=MAX_CHANGE))
     return (
         f"Note: {participant(outcome.by)} changed this call before it was carried out"
-        f"{': ' + told if told else ', and does not say how'}. The result is that of the changed"
-        " call."
+        f"{_changes(outcome) or ', and does not say how'}. The result is that of the changed call."
     )
 
 
 def edited_read(what: str, outcome: Fulfillment) -> str:
     """The text for something that was read in place of what a client asked for."""
-    told = describe_changes(outcome.changes, _path, partial(compact, limit=MAX_CHANGE))
+    told = _changes(outcome) or ", or it is not known whether it was as proposed"
     return (
-        f"{participant(outcome.by)} changed {name(what)} before it was carried out"
-        f"{': ' + told if told else ', or it is not known whether it was as proposed'}. The answer"
-        " is left out, since it is not what was asked for."
+        f"{participant(outcome.by)} changed {name(what)} before it was carried out{told}. The"
+        " answer is left out, since it is not what was asked for."
     )
+
+
+def _changes(outcome: Fulfillment) -> str:
+    told = describe_changes(outcome.changes, _path, partial(compact, limit=MAX_CHANGE))
+    return told and f": {told}"
 
 
 def words(text: str) -> str:
@@ -259,8 +261,3 @@ def participant(text: str) -> str:
 def _path(path: str) -> str:
     """The path of a value, whose dots are ours."""
     return ".".join(name(part) for part in path.removeprefix("arguments.").split("."))
-
-
-def _or(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last

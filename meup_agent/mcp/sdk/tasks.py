@@ -23,6 +23,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mappi
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import anyio
@@ -41,7 +42,7 @@ from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
 from mcp.shared.transport_context import TransportContext
 from mcp_types import methods
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from meup_agent.mcp.sdk.messages import ANSWERS, Question, as_json, is_declared
@@ -574,24 +575,18 @@ def install_extension(extension: Extension, server: Server[Any]) -> None:
     for binding in extension.methods():
         if server.get_request_handler(binding.method) is not None:
             raise ValueError(f"the server has a handler of {binding.method} already")
-        server.add_request_handler(binding.method, binding.params_type, _gated(binding))
+        server.add_request_handler(binding.method, binding.params_type, partial(_handle, binding))
     server.add_request_handler(
         TOOL_CALL, entry.params_type, compose_tool_call_handler([extension], entry.handler)
     )
     server.extensions[extension.identifier] = extension.settings()
 
 
-def _gated(
-    binding: MethodBinding,
-) -> Callable[[Ctx, Any], Awaitable[HandlerResult]]:
+async def _handle(binding: MethodBinding, ctx: Ctx, params: Any) -> HandlerResult:
     versions = binding.protocol_versions
-
-    async def handle(ctx: Ctx, params: Any) -> HandlerResult:
-        if versions is not None and ctx.protocol_version not in versions:
-            raise MCPError(mcp_types.METHOD_NOT_FOUND, "Method not found", binding.method)
-        return await binding.handler(ctx, params)
-
-    return handle
+    if versions is not None and ctx.protocol_version not in versions:
+        raise MCPError(mcp_types.METHOD_NOT_FOUND, "Method not found", binding.method)
+    return await binding.handler(ctx, params)
 
 
 def _declares_tasks(ctx: Ctx) -> bool:
@@ -605,12 +600,7 @@ def _size(tasks: Mapping[str, ToolTask]) -> int:
 
 def _inline(result: HandlerResult, version: str) -> JsonObject:
     """The result as the server would have written it in answer to ``tools/call``."""
-    if isinstance(result, Mapping):
-        dumped = dict(result)
-    elif result is None:
-        dumped = {}
-    else:
-        dumped = as_json(result)
+    dumped = as_json(result) if isinstance(result, BaseModel) else dict(result or {})
     try:
         return methods.serialize_server_result(TOOL_CALL, version, dumped)
     except ValidationError:
@@ -695,21 +685,18 @@ async def _wait_for_end(session: ClientSession, created: CreatedTask) -> mcp_typ
             DetailedTask,
         )
         interval = task.poll_interval_ms
-        match task.status:
-            case "completed":
-                return mcp_types.CallToolResult.model_validate(task.result, by_name=False)
-            case "failed" if task.error is not None:
-                raise MCPError.from_error_data(task.error)
-            case "failed" | "cancelled":
-                text = task.status_message or f"The server ended the call as {task.status}"
-                return mcp_types.CallToolResult(
-                    content=[mcp_types.TextContent(text=text)], is_error=True
-                )
-            case "input_required":
-                await _answer(session, created.task_id, task.input_requests or {})
-                interval = MIN_POLL_INTERVAL * 1000
-            case _:
-                pass
+        if task.status == "completed":
+            return mcp_types.CallToolResult.model_validate(task.result, by_name=False)
+        if task.status == "failed" and task.error is not None:
+            raise MCPError.from_error_data(task.error)
+        if task.status in ("failed", "cancelled"):
+            text = task.status_message or f"The server ended the call as {task.status}"
+            return mcp_types.CallToolResult(
+                content=[mcp_types.TextContent(text=text)], is_error=True
+            )
+        if task.status == "input_required":
+            await _answer(session, created.task_id, task.input_requests or {})
+            interval = MIN_POLL_INTERVAL * 1000
 
 
 async def _answer(

@@ -156,9 +156,9 @@ class OpenStreams:
     @contextmanager
     def track(self, participant: str, ctx: Ctx) -> Generator[OpenStream]:
         """The block in which a call runs, which a cancel ends."""
-        stream: OpenStream | None = None
-        if ctx.request is not None:
-            stream = ctx.request.scope.get(_SCOPE_KEY)
+        stream: OpenStream | None = (
+            None if ctx.request is None else ctx.request.scope.get(_SCOPE_KEY)
+        )
         if stream is None or stream.started:
             key = key_of(participant, id_of(ctx), ctx.request_id)
             stream = self.add(None if _is_closed_to_cancel(ctx) else key)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections import deque
+from collections import OrderedDict, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -41,6 +41,7 @@ from meup_agent.mcp.sdk.messages import (
 )
 from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import payloads
+from meup_agent.protocol.wire.ttl_map import keep_last
 from meup_agent.transport.base import Condition
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ class ClientCalls:
         self._ended: deque[ClientCall] = deque(maxlen=MAX_ENDED_CALLS)
         self._waiting: dict[str, WaitingCall] = {}
         self._held: dict[str, WaitingCall] = {}  # by their proposals, the oldest first
-        self._told: dict[str, None] = {}  # the last proposals whose outcome was told
+        self._told = OrderedDict[str, None]()  # the last proposals whose outcome was told
 
     def end(self, call: ClientCall) -> None:
         """Note that a call runs no more."""
@@ -332,9 +333,8 @@ class ClientCalls:
     def _named(calls: Iterable[ClientCall], sender: str, params: JsonObject) -> ClientCall | None:
         named = payloads.exchanges_of((), payloads.as_object(params.get(payloads.META)))
         for call in calls:
-            if call.participant != sender or not call.is_carried_out:
-                continue
-            if not call.ids.isdisjoint(named):
+            is_its = call.participant == sender and call.is_carried_out
+            if is_its and not call.ids.isdisjoint(named):
                 return call
         return None
 
@@ -428,9 +428,7 @@ class ClientCalls:
         proposal = call.call.proposal
         if proposal is not None and self._held.get(proposal.id) is call:
             del self._held[proposal.id]
-            self._told[proposal.id] = None
-            if len(self._told) > MAX_TOLD:
-                del self._told[next(iter(self._told))]
+            keep_last(self._told, proposal.id, None, MAX_TOLD)
 
     def was_told(self, proposal: str) -> bool:
         """True if a client has had the outcome of a proposal from this process."""

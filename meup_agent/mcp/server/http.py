@@ -37,11 +37,9 @@ from meup_agent.mcp.server.space_server import SpaceHandlers, make_server
 from meup_agent.mcp.server.tool_calls import CallSettings
 from meup_agent.protocol.space.allowance import NoticeThrottle, network_of
 from meup_agent.protocol.wire.membership import is_guessable
+from meup_agent.protocol.wire.ttl_map import keep_last
 from meup_agent.transport.base import background_tasks
-from meup_agent.transport.http import (
-    is_forwarded,
-    is_served,
-)
+from meup_agent.transport.http import is_forwarded, is_served
 from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:
@@ -114,12 +112,11 @@ class WrongTokens:
             TooManyWrongTokens: The network may try no other token now.
         """
         now = anyio.current_time()
-        count, since = self._counts.pop(network, (0, now))
+        count, since = self._counts.get(network, (0, now))
         if now - since > WRONG_SECONDS:
             count, since = 0, now
-        self._counts[network] = (min(count + 1, MAX_WRONG_TOKENS), since)
-        if len(self._counts) > MAX_NETWORKS:
-            self._counts.popitem(last=False)
+        counted = (min(count + 1, MAX_WRONG_TOKENS), since)
+        keep_last(self._counts, network, counted, MAX_NETWORKS)
         if count >= MAX_WRONG_TOKENS:
             raise TooManyWrongTokens("too many wrong tokens; wait a minute")
 
@@ -216,11 +213,8 @@ def answer_error(_: HTTPConnection, error: Exception) -> Response:
     """The answer where a token could not be looked up, or is missing."""
     match error:
         case TooManyWrongTokens():
-            what, status, headers = (
-                "too_many_requests",
-                429,
-                {"retry-after": f"{WRONG_SECONDS:.0f}"},
-            )
+            headers = {"retry-after": f"{WRONG_SECONDS:.0f}"}
+            what, status = "too_many_requests", 429
         case NeedsToken():
             what, status, headers = "invalid_token", 401, {"www-authenticate": "Bearer"}
         case _:
@@ -274,11 +268,10 @@ class SessionIds:
 
     def pop(self, member: ClientMember, key: str | None) -> dict[str, ParticipantUser]:
         """Forget the sessions of a participant, or of one of its tokens alone."""
-        ours = self._sessions_of(member)
         return {
             each: self._users.pop(each)
-            for each in ours
-            if key is None or self._users[each].key == key
+            for each in self._sessions_of(member)
+            if key in (None, self._users[each].key)
         }
 
     def _sessions_of(self, member: ClientMember) -> list[str]:

@@ -101,7 +101,20 @@ class CallSettings:
 
     def answer_seconds(self, ctx: Ctx) -> float | None:
         """Seconds until a call that still waits is answered; ``None``: it waits on."""
-        return answer_seconds(ctx, self.answer_within) if self.proposes else None
+        # One that is a task is polled, and has no limit.
+        if not self.proposes or isinstance(ctx.session, TaskSession):
+            return None
+        if self.answer_within is not None:
+            return self.answer_within or None
+        limit = limit_of(ClientLabel.of(ctx))
+        return None if limit is None else max(limit - ANSWER_MARGIN, MIN_ANSWER_SECONDS)
+
+    @property
+    def wait(self) -> Wait:
+        """The outcomes that a proposal waits for."""
+        # A model that waits for another opinion to come waits for nothing, mostly; but a person
+        # who decides often comes because a call waits.
+        return Wait.ADDRESSED if self.to else Wait.LATER
 
 
 async def call_tool(
@@ -189,12 +202,7 @@ async def result_of_held(
     held = member.calls.held(proposal)
     within = settings.answer_seconds(ctx)
     if held is None:
-        try:
-            return await _result_of_left(member.space, proposal, within, settings)
-        except RequestError as error:
-            raise mcp_error(error) from error
-        except MeupError as error:
-            return tool_error(decisions.failed(RESULT_TOOL, str(error)))
+        return await _result_of_left(member.space, proposal, within, settings)
     held.call.attach(ctx)
     return await held.next_result(within)
 
@@ -203,19 +211,23 @@ async def _result_of_left(
     space: Space, proposal: str, within: float | None, settings: CallSettings
 ) -> JsonObject:
     """The outcome of a call of an earlier process of our participant, as the gateway tells it."""
-    record = await find_left(space, proposal)
-    if record is None:
-        return tool_error(decisions.unknown_result(proposal))
-    tool = record.tool if record.target is None else exposed_name(record.target, record.tool)
-    outcome = await outcome_of_left(space, record, within)
-    if isinstance(outcome, ProposalRecord):
-        return tool_error(decisions.answer_gone(tool))
-    if outcome is not None:
-        return await _result_of_proposal(tool, outcome, None)
+    try:
+        record = await find_left(space, proposal)
+        if record is None:
+            return tool_error(decisions.unknown_result(proposal))
+        tool = record.tool if record.target is None else exposed_name(record.target, record.tool)
+        outcome = await outcome_of_left(space, record, within)
+        if isinstance(outcome, ProposalRecord):
+            return tool_error(decisions.answer_gone(tool))
+        if outcome is not None:
+            return await _result_of_proposal(tool, outcome, None)
+    except RequestError as error:
+        raise mcp_error(error) from error
+    except MeupError as error:
+        return tool_error(decisions.failed(RESULT_TOOL, str(error)))
     sent = {"name": record.tool, "arguments": record.arguments}
-    left = None
-    if record.expires_at is not None:
-        left = (record.expires_at - datetime.now(UTC)).total_seconds()
+    end = record.expires_at
+    left = None if end is None else (end - datetime.now(UTC)).total_seconds()
     return _still_waits(space, tool, record, sent, left, settings)
 
 
@@ -262,10 +274,6 @@ async def _join_left(
     member.calls.left_joined.add(record.id)
     try:
         return await _result_of_left(member.space, record.id, within, settings)
-    except RequestError as error:
-        raise mcp_error(error) from error
-    except MeupError as error:
-        return tool_error(decisions.failed(RESULT_TOOL, str(error)))
     finally:
         member.calls.left_joined.discard(record.id)
 
@@ -392,7 +400,7 @@ async def _call_once(
             to=settings.to,
             timeout=REQUEST_SECONDS,
             ttl=settings.ttl,
-            wait=_wait(settings),
+            wait=settings.wait,
             on_progress=call.put_progress if call.wants_progress else None,
             on_begun=call.ids.add,
             on_proposed=note_proposed,
@@ -442,18 +450,12 @@ def _deciders(space: Space, sent: JsonObject, settings: CallSettings) -> list[st
 def _proposal_meta(space: Space, ctx: Ctx, settings: CallSettings) -> JsonObject:
     """The members of a proposal's ``_meta``: its client, and by when that may stop waiting."""
     label = ClientLabel.of(ctx)
-    meta: JsonObject = {payloads.CLIENT: label.wire()} if label.name else {}
+    meta: JsonObject = {payloads.CLIENT: label._asdict()} if label.name else {}
     within = settings.answer_seconds(ctx)
     if within is not None:
         told_by = space.gateway.now + timedelta(seconds=within + TOLD_MARGIN)
         meta |= {payloads.OUTLIVES: True, payloads.TOLD_BY: told_by.isoformat()}
     return meta
-
-
-def _wait(settings: CallSettings) -> Wait:
-    # A model that waits for another opinion to come waits for nothing, mostly; but a person who
-    # decides often comes because a call waits.
-    return Wait.ADDRESSED if settings.to else Wait.LATER
 
 
 async def propose_read(
@@ -466,7 +468,7 @@ async def propose_read(
         MeupError: It could not be proposed, or its outcome is not known.
     """
     outcome = await propose_request(
-        space, participant, method, params, to=settings.to, ttl=settings.ttl, wait=_wait(settings)
+        space, participant, method, params, to=settings.to, ttl=settings.ttl, wait=settings.wait
     )
     what = f"{method} {params.get('uri') or params.get('name')}"
     if not isinstance(outcome, Fulfillment):
@@ -557,10 +559,6 @@ class ClientLabel(NamedTuple):
         said = params.client_info
         return cls(said.name[:MAX_LABEL_CHARS], said.version[:MAX_LABEL_CHARS])
 
-    def wire(self) -> JsonObject:
-        """The label as a proposal has it."""
-        return {"name": self.name, "version": self.version}
-
 
 class KnownClient(NamedTuple):
     """A client whose limit is not the usual one."""
@@ -592,18 +590,3 @@ def limit_of(label: ClientLabel) -> float | None:
 
 def _version(said: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d{1,9}", said)[:3])
-
-
-def answer_seconds(ctx: Ctx, given: float | None) -> float | None:
-    """Seconds until a call that still waits is answered; ``None``: it waits as long as it takes.
-
-    Args:
-        ctx: The call's request. One that is a task is polled, and has no limit.
-        given: The seconds that are configured for every client; 0: never; ``None``: by the client.
-    """
-    if isinstance(ctx.session, TaskSession):
-        return None
-    if given is not None:
-        return given or None
-    limit = limit_of(ClientLabel.of(ctx))
-    return None if limit is None else max(limit - ANSWER_MARGIN, MIN_ANSWER_SECONDS)
