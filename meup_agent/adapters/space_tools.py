@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from meup_agent.client.messages import names
 from meup_agent.client.offers import TOOLS, ask_each
@@ -159,8 +159,8 @@ def _read_tool(owner: str, described: dict[str, Any]) -> SpaceTool:
 
 def _readable(value: Any) -> Any:
     """MCP content that is text alone as that text; anything else as it is."""
-    if isinstance(value, list) and value:
-        texts = [payloads.as_object(each).get("text") for each in cast("list[object]", value)]
+    if value and payloads.is_list(value):
+        texts = [each.get("text") for each in payloads.objects_in(value)]
         if all(isinstance(text, str) for text in texts):
             return "\n".join(map(str, texts))
     return value

@@ -259,15 +259,13 @@ def _read(connection: socket.socket, until: float) -> tuple[int, str]:
 
 
 def _end(agent: str, why: str, watches: bool) -> None:
-    """End without an answer of the gateway's."""
+    """End without an answer of the gateway's: where it decides, as the host takes for a no.
+
+    The host's own form comes first, since some read stdout alone.
+    """
     if watches:
         sys.stdout.write("{}")
-    else:
-        _deny(agent, why)
-
-
-def _deny(agent: str, why: str) -> None:
-    """End as the host takes for a no (its own form first, since some read stdout alone)."""
+        return
     why = "".join(each if each.isprintable() else " " for each in why)[:500]
     words = (
         f"meup did not answer, so this call was not carried out ({why}). Nobody decided about it;"

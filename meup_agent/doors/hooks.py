@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
@@ -108,9 +108,9 @@ def _text(said: Mapping[str, Any], name: str, default: str | None = None) -> str
 
 def _object(said: Mapping[str, Any], name: str) -> JsonObject:
     value = said.get(name)
-    if not isinstance(value, dict):
+    if not payloads.is_object(value):
         raise UnreadableHook(f"{name!r} of the hook's input is not an object")
-    return cast("JsonObject", value)
+    return value
 
 
 def _object_or_text(said: Mapping[str, Any], name: str) -> JsonObject:
@@ -170,9 +170,9 @@ def read_object(given: bytes | str, what: str) -> JsonObject:
         raise UnreadableHook(f"{what} says one name twice") from None
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise UnreadableHook(f"{what} is not JSON") from None
-    if not isinstance(value, dict):
+    if not payloads.is_object(value):
         raise UnreadableHook(f"{what} is not an object")
-    return cast("JsonObject", value)
+    return value
 
 
 def _pairs_of(pairs: list[tuple[str, object]]) -> None:
@@ -398,7 +398,7 @@ def _read_gemini(said: JsonObject, own_server: str) -> HookInput:
     if event == "BeforeTool":
         return HookInput(HookKind.ASKS, call)
     response = said.get("tool_response", "")
-    said = cast("JsonObject", response) if isinstance(response, dict) else {"": response}
+    said = response if payloads.is_object(response) else {"": response}
     report = _report(said.get("", said), failed=said.get("error"))
     return HookInput(HookKind.REPORTS, call, report)
 

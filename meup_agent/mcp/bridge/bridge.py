@@ -635,10 +635,10 @@ def _wants_progress(request: Request) -> bool:
     return payloads.PROGRESS_TOKEN in payloads.as_object(request.params.get(payloads.META))
 
 
-async def _report(ctx: Context, done: float, total: float | None, message: str | None) -> None:
-    if isfinite(done):
+async def _report(ctx: Context, progress: float, total: float | None, message: str | None) -> None:
+    if isfinite(progress):
         total = total if total is not None and isfinite(total) else None
-        ctx.progress(done, total, message and message[:MAX_PROGRESS_CHARS])
+        ctx.progress(progress, total, message and message[:MAX_PROGRESS_CHARS])
 
 
 def _forwarded(params: JsonObject) -> JsonObject:

@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from meup_agent.errors import ConfigurationError, explain_os_error, printable
+from meup_agent.protocol.wire.payloads import is_list, is_object
 
 MAX_FILE_BYTES: Final = 1_048_576
 """Bytes of a configuration; those in use have less than 10,000."""
@@ -310,12 +311,11 @@ def _server(
     if kind == "stdio":
         _check_keys(fields, STDIO_KEYS, place)
         args = fields.get("args", [])
-        if not isinstance(args, list):
+        if not is_list(args):
             raise ConfigurationError(f"{place}.args must be a list of texts")
-        listed = enumerate(cast("list[object]", args))
         return StdioServer(
             required("command"),
-            tuple(_text(each, f"{place}.args.{at}", variables) for at, each in listed),
+            tuple(_text(each, f"{place}.args.{at}", variables) for at, each in enumerate(args)),
             texts("env"),
             base / Path(text("cwd")).expanduser() if "cwd" in fields else None,
             _pin(fields, place),
@@ -423,9 +423,9 @@ def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...], place: str) -
 def _object(value: object, place: str) -> dict[str, Any]:
     if value is _TWICE:
         raise ConfigurationError(f"{place} is there twice; rename one")
-    if not isinstance(value, dict):
+    if not is_object(value):
         raise ConfigurationError(f"{place} must be an object")
-    return cast("dict[str, Any]", value)
+    return value
 
 
 def _is_disabled(fields: Mapping[str, Any], place: str) -> bool:

@@ -17,7 +17,7 @@ from importlib import import_module
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import anyio
 import msgspec
@@ -165,10 +165,10 @@ def remove_unusable(result: JsonObject, version: str, warn: Callable[[str], None
         version: The revision that the server speaks.
         warn: Told of each that is taken out.
     """
-    if not isinstance(result.get("tools"), list):
+    tools = result.get("tools")
+    if not payloads.is_list(tools):
         return
-    tools = cast("list[Any]", result["tools"])
-    kept: list[Any] = []
+    kept: list[object] = []
     budget = _Budget()
     for tool in tools[:MAX_TOOLS]:
         problem = _problem(tool, result, version, budget)
@@ -215,28 +215,27 @@ class _Budget:
         return True
 
 
-def _problem(tool: Any, result: JsonObject, version: str, budget: _Budget) -> str | None:
+def _problem(tool: object, result: JsonObject, version: str, budget: _Budget) -> str | None:
     """The reason for which a tool cannot be used; ``None`` if it can."""
-    if not isinstance(tool, dict):
+    if not payloads.is_object(tool):
         return "it is not an object"
-    fields = cast("JsonObject", tool)
-    if _depth(fields, MAX_TOOL_DEPTH) > MAX_TOOL_DEPTH:
+    if _depth(tool, MAX_TOOL_DEPTH) > MAX_TOOL_DEPTH:
         return f"it nests deeper than {MAX_TOOL_DEPTH} levels"
     try:
-        encode_json(fields)
+        encode_json(tool)
     except NotExpressible as error:
         return printable(str(error))[:200]
     try:
-        validate_server_result(payloads.TOOL_LIST, version, {**result, "tools": [fields]})
+        validate_server_result(payloads.TOOL_LIST, version, {**result, "tools": [tool]})
     except ValidationError as error:
         return first_problem(error, skip=-3)[:200]
     except (KeyError, ValueError):
         pass  # a revision without such a check
-    name = fields.get("name")
+    name = tool.get("name")
     if not isinstance(name, str) or not name or len(name) > MAX_TOOL_NAME_CHARS:
         return f"a name has 1 to {MAX_TOOL_NAME_CHARS} characters"
     for part in ("inputSchema", "outputSchema"):
-        schema = fields.get(part)
+        schema = tool.get(part)
         if schema is not None and (why := _schema_problem(schema, budget)) is not None:
             return f"its {part} is not JSON Schema: {why}"
     return None
