@@ -215,14 +215,13 @@ class CodexClient:
     def _take_mcp_call(self, thread: str, params: JsonObject) -> JsonObject:
         """The begun call that an approval is about, once; empty: there is none."""
         meta = payloads.as_object(params.get("_meta"))
+        nothing: JsonObject = {}
         for key, item in self._items.items():
             said = (key[0], item.get("type"), item.get("server"), item.get("tool"))
             is_it = said == (thread, "mcpToolCall", params.get("serverName"), meta.get("tool_name"))
-            given, wanted = (
-                {} if each is None else each
-                for each in (item.get("arguments"), meta.get("tool_params"))
-            )
-            if is_it and isinstance(given, dict) and payloads.is_same_json(given, wanted):
+            asked: tuple[object, object] = (item.get("arguments"), meta.get("tool_params"))
+            given, wanted = (nothing if each is None else each for each in asked)
+            if is_it and payloads.is_object(given) and payloads.is_same_json(given, wanted):
                 del self._items[key]
                 return item
         return {}
@@ -275,8 +274,8 @@ def _output(item: JsonObject) -> str:
     texts = [
         payloads.as_text(each.get("text")) for each in payloads.objects_in(result.get("content"))
     ]
-    said = (item.get("aggregatedOutput"), "\n".join(texts), error.get("message"))
-    return next(filter(None, map(payloads.as_text, said)), "")
+    said = [item.get("aggregatedOutput"), "\n".join(texts), error.get("message")]
+    return next((text for text in (payloads.as_text(each) for each in said) if text), "")
 
 
 def _answer(method: str, params: JsonObject, *, allowed: bool) -> JsonObject:
