@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,8 @@ from meup_agent.protocol.wire.envelope import (
     check_frame,
     decode_members,
     encode_leniently,
+    is_list,
+    is_object,
 )
 from meup_agent.protocol.wire.kinds import IN_MEMORY
 from meup_agent.protocol.wire.membership import Guarantees
@@ -274,10 +276,11 @@ def announce_response(capabilities: list[Any]) -> list[Any]:
 
 
 def _is_response(capability: object) -> bool:
-    if not isinstance(capability, dict):
-        return False
-    fields = cast("Members", capability)
-    return fields.get("kind") == kinds.MCP_RESPONSE and "payload" not in fields
+    return (
+        is_object(capability)
+        and capability.get("kind") == kinds.MCP_RESPONSE
+        and "payload" not in capability
+    )
 
 
 def _with_response(members: Members) -> Members:
@@ -287,11 +290,10 @@ def _with_response(members: Members) -> Members:
     except (KeyError, msgspec.DecodeError):
         return members
     said: object = participant.get("capabilities")
-    if not isinstance(said, list):
+    if not is_list(said):
         return members  # one that leaves
-    listed = cast("list[object]", said)
-    announced = announce_response(listed)
-    if announced is listed:
+    announced = announce_response(said)
+    if announced is said:
         return members
     return {**members, "participant": {**participant, "capabilities": announced}}
 

@@ -15,6 +15,7 @@ from meup_agent.protocol.capability.patterns import (
     WorkBudget,
     bounded,
 )
+from meup_agent.protocol.wire.envelope import is_list, is_object
 from meup_agent.protocol.wire.kinds import canonical
 
 MAX_CAPABILITIES: Final = 256
@@ -147,9 +148,9 @@ def compile_capabilities(
 def refuse_reserved(patterns: Sequence[object], *, place: str = "capabilities") -> None:
     """Raise InvalidPattern for what names ``system/*`` itself, which no wildcard grants (7)."""
     for index, item in enumerate(patterns):
-        kind: object = cast("dict[str, object]", item)["kind"]
+        kind = cast("dict[str, Any]", item)["kind"]
         where = f"{place}[{index}].kind"
-        for number, each in enumerate([kind] if isinstance(kind, str) else cast("list[str]", kind)):
+        for number, each in enumerate([kind] if isinstance(kind, str) else kind):
             if is_reserved_kind(each):
                 raise InvalidPattern(
                     f"{each!r} comes only from the gateway and is never granted; take it out",
@@ -181,37 +182,36 @@ def compile_announced(patterns: Sequence[object]) -> Capabilities:
 
 
 def _capability(item: object, compiler: PatternCompiler, place: str) -> CompiledCapability:
-    if not isinstance(item, dict):
+    if not is_object(item):
         raise InvalidPattern('a capability is an object such as {"kind": "chat"}', place=place)
-    fields = cast("dict[object, object]", item)
-    unknown = [str(name) for name in fields if name not in _FIELDS]
+    unknown = [str(name) for name in item if name not in _FIELDS]
     if unknown:
         raise InvalidPattern(
             f"a capability has no field {unknown[0]!r}, only kind, payload and to", place=place
         )
-    if "kind" not in fields:
+    if "kind" not in item:
         raise InvalidPattern("the capability has no kind", place=place)
-    fits = _kind(fields["kind"], compiler, f"{place}.kind")
-    to, fits_to = _addressees(fields, compiler, f"{place}.to")
-    if "payload" not in fields:
+    fits = _kind(item["kind"], compiler, f"{place}.kind")
+    to, fits_to = _addressees(item, compiler, f"{place}.to")
+    if "payload" not in item:
         return CompiledCapability(fits, None, to, fits_to)
-    payload: object = fields["payload"]
-    if not isinstance(payload, dict | list):
+    payload = item["payload"]
+    if not (is_object(payload) or is_list(payload)):
         raise InvalidPattern("the pattern of a payload is an object", place=f"{place}.payload")
-    compiler.compile(cast("object", payload), f"{place}.payload")
+    compiler.compile(payload, f"{place}.payload")
     # Rules of one kind are compiled together when it first comes; the caller may change
     # its object after that.
-    return CompiledCapability(fits, copy.deepcopy(cast("object", payload)), to, fits_to)
+    return CompiledCapability(fits, copy.deepcopy(payload), to, fits_to)
 
 
 def _addressees(
-    fields: dict[object, object], compiler: PatternCompiler, place: str
+    fields: dict[str, Any], compiler: PatternCompiler, place: str
 ) -> tuple[tuple[str, ...], StringMatch | None]:
     """The limit of the addressees, as it is and compiled: a name or pattern, or a list of them."""
     if "to" not in fields:
         return (), None
     to = fields["to"]
-    listed = cast("list[object]", to) if isinstance(to, list) else [to]
+    listed = to if is_list(to) else [to]
     if not listed or not all(isinstance(each, str) and each for each in listed):
         raise InvalidPattern("the addressees are a name, or a list of names", place=place)
     names = cast("list[str]", listed)
@@ -222,9 +222,9 @@ def _kind(pattern: object, compiler: PatternCompiler, place: str) -> StringMatch
     compiler.count(place)
     if isinstance(pattern, str):
         return compiler.strings.kind(pattern, place)
-    if not isinstance(pattern, list):
+    if not is_list(pattern):
         raise InvalidPattern("a kind is a string or a list of strings", place=place)
-    return _any_of(cast("list[object]", pattern), compiler, compiler.strings.kind, place)
+    return _any_of(pattern, compiler, compiler.strings.kind, place)
 
 
 def _any_of(
@@ -257,14 +257,10 @@ def joined(alternatives: list[object], level: int = 0) -> object:
     by_keys: dict[frozenset[str], list[dict[str, Any]]] = {}
     found: list[object] = []
     for pattern in flat.values():
-        if not isinstance(pattern, dict):
-            found.append(pattern)
-            continue
-        members = cast("dict[str, Any]", pattern)
-        if len(members) > MAX_JOINED_KEYS:
-            found.append(members)
+        if is_object(pattern) and len(pattern) <= MAX_JOINED_KEYS:
+            by_keys.setdefault(frozenset(pattern), []).append(pattern)
         else:
-            by_keys.setdefault(frozenset(members), []).append(members)
+            found.append(pattern)
     for group in by_keys.values():
         found.extend(_joined_objects(group, level) if level < MAX_JOINED_LEVELS else group)
     return found[0] if len(found) == 1 else found
@@ -273,8 +269,8 @@ def joined(alternatives: list[object], level: int = 0) -> object:
 def _flattened(alternatives: list[object]) -> list[object]:
     flat: list[object] = []
     for pattern in alternatives:
-        if isinstance(pattern, list):
-            flat.extend(_flattened(cast("list[object]", pattern)))
+        if is_list(pattern):
+            flat.extend(_flattened(pattern))
         else:
             flat.append(pattern)
     return flat

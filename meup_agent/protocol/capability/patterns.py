@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import msgspec
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.wire.envelope import Program, compile_program
+from meup_agent.protocol.wire.envelope import Program, compile_program, is_list, is_object
 from meup_agent.protocol.wire.kinds import KINDS, canonical
 from meup_agent.protocol.wire.shown_text import BLANK
 
@@ -290,12 +290,11 @@ def _size(value: object) -> int:
         each = waiting.pop()
         if isinstance(each, str):
             size += len(each)
-        elif isinstance(each, dict):
-            members = cast("dict[str, Any]", each)
-            size += sum(map(len, members))
-            waiting.extend(members.values())
-        elif isinstance(each, list):
-            waiting.extend(cast("list[object]", each))
+        elif is_object(each):
+            size += sum(map(len, each))
+            waiting += each.values()
+        elif is_list(each):
+            waiting += each
         size += 2
     return size
 
@@ -1016,9 +1015,9 @@ def compile_path(key: str, place: str, reading: Reading = Reading.NARROW) -> Pat
 
 def _children(value: object) -> Collection[object]:
     """The values that stand directly in an object or array."""
-    if isinstance(value, dict):
-        return cast("dict[str, Any]", value).values()
-    return cast("list[object]", value) if isinstance(value, list) else ()
+    if is_object(value):
+        return value.values()
+    return value if is_list(value) else ()
 
 
 def descendants(value: object) -> Iterator[object]:
@@ -1058,9 +1057,7 @@ def _child_step(step: re.Match[str], reading: Reading) -> _Step:
     if step["index"]:
         index = int(step["index"])
         return lambda nodes, work: (
-            cast("list[object]", node)[index]
-            for node in _counted(nodes, work)
-            if isinstance(node, list) and index < len(cast("list[object]", node))
+            node[index] for node in _counted(nodes, work) if is_list(node) and index < len(node)
         )
     name = next(found for found in step.group("name", "single", "double") if found is not None)
     if reading is Reading.WIDE:
@@ -1068,13 +1065,11 @@ def _child_step(step: re.Match[str], reading: Reading) -> _Step:
         return lambda nodes, work: (
             member
             for node in _counted(nodes, work)
-            if isinstance(node, dict)
-            for member in work.members(cast("dict[str, Any]", node)).get(plain, ())
+            if is_object(node)
+            for member in work.members(node).get(plain, ())
         )
     return lambda nodes, work: (
-        cast("dict[str, Any]", node)[name]
-        for node in _counted(nodes, work)
-        if isinstance(node, dict) and name in node
+        node[name] for node in _counted(nodes, work) if is_object(node) and name in node
     )
 
 
@@ -1188,10 +1183,10 @@ class PatternCompiler:
             )
         if isinstance(pattern, str):
             return self._string(pattern, at.place)
-        if isinstance(pattern, dict):
-            return self._object(cast("dict[object, object]", pattern), at)
-        if isinstance(pattern, list):
-            return self._list(cast("list[object]", pattern), at)
+        if is_object(pattern):
+            return self._object(pattern, at)
+        if is_list(pattern):
+            return self._list(pattern, at)
         if pattern is None or isinstance(pattern, bool):
             return lambda value, work: value is pattern
         if isinstance(pattern, int) or (isinstance(pattern, float) and math.isfinite(pattern)):
@@ -1265,18 +1260,17 @@ class PatternCompiler:
             named = [(fold_text(key), matches) for key, matches in named]
 
         def match(value: object, work: WorkBudget) -> bool:
-            if not isinstance(value, dict):
+            if not is_object(value):
                 return False
-            members = cast("dict[str, object]", value)
             for key, matches in named:
                 if is_narrow:
-                    member = members.get(key, _MISSING)
+                    member = value.get(key, _MISSING)
                     if member is _MISSING or not matches(member, work):
                         return False
-                elif not _any(matches, work.members(members).get(key, ()), work, NODE_WORK):
+                elif not _any(matches, work.members(value).get(key, ()), work, NODE_WORK):
                     return False
             for matches in searched:  # noqa: SIM110 - half the time of all() with a generator
-                if not matches(members, work):
+                if not matches(value, work):
                     return False
             return True
 
@@ -1407,10 +1401,9 @@ def _or_element(matches: Match) -> Match:
             each = pending.pop()
             if matches_one(each, work):
                 return True
-            if isinstance(each, list):
-                elements = cast("list[object]", each)
-                work.spend(NODE_WORK * len(elements))
-                pending += elements
+            if is_list(each):
+                work.spend(NODE_WORK * len(each))
+                pending += each
         return False
 
     return match
@@ -1425,14 +1418,13 @@ def _or_row(matches: Match) -> Match:
     def match(value: object, work: WorkBudget) -> bool:
         if matches(value, work):
             return True
-        if not isinstance(value, list):
+        if not is_list(value):
             return False
-        elements = cast("list[object]", value)
-        work.spend(NODE_WORK * len(elements))
-        texts = [each for each in elements if isinstance(each, str)]
+        work.spend(NODE_WORK * len(value))
+        texts = [each for each in value if isinstance(each, str)]
         rows = [" ".join(texts)] if len(texts) > 1 else []
-        if 0 < len(texts) < len(elements):
-            scalars = [each for each in elements if isinstance(each, str | int | float)]
+        if 0 < len(texts) < len(value):
+            scalars = [each for each in value if isinstance(each, str | int | float)]
             work.spend(2 * NODE_WORK * len(scalars))
             if len(scalars) > len(texts):
                 rows.append(" ".join(map(written, scalars)))
@@ -1545,15 +1537,17 @@ class _Comparison:
         self._left -= 1
         if self._left < 0:
             raise Exhausted
-        if isinstance(wanted, list):
-            return all(self.covers(held, each) for each in cast("list[object]", wanted))
-        if isinstance(held, list):
-            return any(self.covers(each, wanted) for each in cast("list[object]", held))
-        if isinstance(wanted, dict):
-            return isinstance(held, dict) and self._covers_object(
-                cast("dict[str, object]", held), cast("dict[str, object]", wanted)
+        if is_list(wanted):
+            return all(self.covers(held, each) for each in wanted)
+        if is_list(held):
+            return any(self.covers(each, wanted) for each in held)
+        if is_object(held) and is_object(wanted):
+            # Each key, a glob or a path too, narrows what matches: one that stands in both with a
+            # narrower pattern narrows at least as much.
+            return all(
+                key in wanted and self.covers(each, wanted[key]) for key, each in held.items()
             )
-        if isinstance(held, dict):
+        if is_object(held) or is_object(wanted):
             return False
         if isinstance(wanted, str) and self._any_text and isinstance(held, str) and held in ANY:
             return True
@@ -1563,11 +1557,6 @@ class _Comparison:
         if isinstance(held, str):
             return _pattern(held, reading=self._reading).matches(wanted)
         return _same(held, wanted)
-
-    def _covers_object(self, held: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
-        # Each key, a glob or a path too, narrows what matches: one that stands in both with a
-        # narrower pattern narrows at least as much.
-        return all(key in wanted and self.covers(each, wanted[key]) for key, each in held.items())
 
 
 @lru_cache(maxsize=_REMEMBERED_PAIRS)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.wire import kinds
+from meup_agent.protocol.wire.envelope import is_object
 from meup_agent.protocol.wire.payloads import GRANT, GRANT_ACK, INVITE, KICK, REVOKE, one_or_more
 
 _CALL: Final = frozenset({"jsonrpc", "id", "method", "params"})
@@ -102,8 +103,7 @@ def _is_pattern(text: str) -> bool:
 
 
 def _objects(pattern: object) -> list[Mapping[str, Any]]:
-    each = one_or_more(pattern)
-    return [cast("Mapping[str, Any]", item) for item in each if isinstance(item, dict)]
+    return [each for each in one_or_more(pattern) if is_object(each)]
 
 
 @cache

@@ -43,6 +43,7 @@ from meup_agent.protocol.wire.envelope import (
     draft,
     encode_json,
     encode_leniently,
+    is_object,
     read_moment,
 )
 from meup_agent.protocol.wire.membership import (
@@ -934,13 +935,12 @@ class ControlMessages(TablePart):
 
 def _object(result: object) -> JsonObject | None:
     """The value of a handler, where it can stand in a status."""
-    if not isinstance(result, dict):
-        return None
     try:
-        fits = len(encode_json(cast("dict[str, Any]", result))) <= MAX_STATUS_BYTES
+        if is_object(result) and len(encode_json(result)) <= MAX_STATUS_BYTES:
+            return result
     except NotExpressible:
-        return None
-    return cast("JsonObject", result) if fits else None
+        pass
+    return None
 
 
 # --- system messages ---

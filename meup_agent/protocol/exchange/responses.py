@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -33,7 +33,7 @@ from meup_agent.protocol.proposals import (
     resolve,
 )
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Envelope, encode_json
+from meup_agent.protocol.wire.envelope import Envelope, encode_json, is_object
 from meup_agent.protocol.wire.outcomes import (
     Ending,
     Explanation,
@@ -466,14 +466,13 @@ def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
 
 def _with_edits(result: object, meta: payloads.JsonObject) -> object:
     """The result with our request's digest and edit mark, not those of the executor."""
-    if not isinstance(result, dict):
+    if not is_object(result):
         return result
-    body = cast("payloads.JsonObject", result)
     names = (payloads.DIGEST, payloads.EDITED)
-    given = payloads.as_object(body.get(payloads.META))
+    given = payloads.as_object(result.get(payloads.META))
     kept = {name: value for name, value in given.items() if name not in names}
     added = {name: meta[name] for name in names if name in meta}
-    return {**body, payloads.META: {**kept, **added}}
+    return {**result, payloads.META: {**kept, **added}}
 
 
 def _says_edited(meta: payloads.JsonObject, proposed: payloads.Call) -> bool | None:

@@ -13,12 +13,15 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import msgspec
 import re2 as _re2
 
 from meup_agent.errors import InvalidEnvelope, NotExpressible
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 re2: Any = _re2  # the library ships no types
 
@@ -80,6 +83,19 @@ def _options(max_bytes: int) -> Any:
     options.log_errors = False
     options.max_mem = max_bytes
     return options
+
+
+# --- JSON values ---
+
+
+def is_object(value: object) -> TypeIs[dict[str, Any]]:
+    """True for a JSON object."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeIs[list[object]]:
+    """True for a JSON list."""
+    return isinstance(value, list)
 
 
 # --- limits ---
@@ -203,8 +219,8 @@ def _integers(value: object) -> Iterator[int]:
     pending = [value]
     while pending:
         each = pending.pop()
-        if isinstance(each, dict):
-            pending += cast("dict[str, object]", each).values()
+        if is_object(each):
+            pending += each.values()
         elif isinstance(each, list | tuple):
             pending += cast("list[object]", each)
         elif isinstance(each, int):
@@ -365,7 +381,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def payload_object(self) -> dict[str, Any]:
         """The payload where it is a JSON object, otherwise an empty one."""
         payload = self.payload
-        return cast("dict[str, Any]", payload) if isinstance(payload, dict) else {}
+        return payload if is_object(payload) else {}
 
     @property
     def extra(self) -> tuple[tuple[str, bytes], ...]:

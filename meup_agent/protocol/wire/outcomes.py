@@ -32,6 +32,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import is_object
 from meup_agent.protocol.wire.payloads import (
     GRANT,
     UNKNOWN_PARTICIPANT,
@@ -156,9 +157,8 @@ def _without_arguments(pattern: object, *, limits_to: bool) -> object:
         members.pop("to", None)
     payload = payloads.as_object(members.get("payload"))
     params = payload.get("params")
-    if isinstance(params, dict):
-        kept = dict(cast("dict[str, object]", params))
-        kept.pop("arguments", None)
+    if is_object(params):
+        kept = {name: value for name, value in params.items() if name != "arguments"}
         members["payload"] = {**payload, "params": kept}
     return members
 
@@ -643,17 +643,17 @@ def value_of(answer: Responded | Fulfillment) -> Any:
         ToolError: The tool ran and failed.
     """
     result = result_of(answer)
-    if not isinstance(result, dict):
+    if not is_object(result):
         return result
-    body = cast("JsonObject", result)
-    if body.get("isError") is True:
-        texts = [str(block["text"]) for block in objects_in(body.get("content")) if "text" in block]
-        raise ToolError("\n".join(texts) or "the tool failed without a message", body)
-    structured = body.get("structuredContent")
+    if result.get("isError") is True:
+        blocks = objects_in(result.get("content"))
+        texts = [str(block["text"]) for block in blocks if "text" in block]
+        raise ToolError("\n".join(texts) or "the tool failed without a message", result)
+    structured = result.get("structuredContent")
     if structured is None:
-        return body.get("content", body)
-    if as_object(body.get("_meta")).get(WRAPPED) is True and isinstance(structured, dict):
-        return cast("JsonObject", structured).get("result")
+        return result.get("content", result)
+    if as_object(result.get("_meta")).get(WRAPPED) is True and is_object(structured):
+        return structured.get("result")
     return structured
 
 

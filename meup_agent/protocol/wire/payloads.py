@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeGuard, cast
 
 import msgspec
 import rfc8785
@@ -25,13 +25,12 @@ from meup_agent.protocol.wire.envelope import (
     Envelope,
     encode_leniently,
     find_unsafe_integer,
+    is_list,
+    is_object,
     moment_of,
     read_moment,
     rfc3339,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
 
 # --- payloads ---
 
@@ -181,7 +180,7 @@ class Call(msgspec.Struct, frozen=True):
         Labels: no capability and no rule that lets pass rests on them.
         """
         told = self.meta.get(DOOR)
-        return cast("JsonObject", told) if isinstance(told, dict) else None
+        return told if is_object(told) else None
 
     @property
     def folder(self) -> str:
@@ -253,27 +252,14 @@ def rpc_name(rpc_id: object) -> str | None:
     return None if len(name) > MAX_RPC_ID_CHARS else name
 
 
-def is_object(value: object) -> TypeIs[JsonObject]:
-    """True for a JSON object."""
-    return isinstance(value, dict)
-
-
-def is_list(value: object) -> TypeIs[list[object]]:
-    """True for a JSON list."""
-    return isinstance(value, list)
-
-
-# These two are asked for each message: they call nothing.
-
-
 def as_object(value: object) -> JsonObject:
     """The value if it is a JSON object, otherwise an empty one."""
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
+    return value if is_object(value) else {}
 
 
 def as_list(value: object) -> list[object]:
     """The value if it is a JSON list, otherwise an empty one."""
-    return cast("list[object]", value) if isinstance(value, list) else []
+    return value if is_list(value) else []
 
 
 def as_text(value: object, most: int | None = None) -> str:
@@ -303,10 +289,9 @@ def unwrapped(payload: JsonObject) -> JsonObject:
     another dialect would see another proposal than the gateway has allowed.
     """
     inner = payload.get(WRAPPER)
-    if not is_wrapper(payload) or not isinstance(inner, dict):
-        return payload
-    body = cast("JsonObject", inner)
-    return payload if is_wrapper(body) else body
+    if is_wrapper(payload) and is_object(inner) and not is_wrapper(inner):
+        return inner
+    return payload
 
 
 def read_proposal(payload: object) -> Call:
@@ -337,7 +322,7 @@ def _read_ttl(said: object) -> float | None:
 def called(body: JsonObject) -> tuple[str, str]:
     """The method and tool (or prompt) of a call, as they are kept: all a gateway needs of most."""
     method, params = body.get("method"), body.get("params")
-    name = cast("JsonObject", params).get("name") if isinstance(params, dict) else None
+    name = params.get("name") if is_object(params) else None
     return kept_name(method), kept_name(name)
 
 
@@ -356,7 +341,7 @@ def kept_name(name: object) -> str:
 def meta_of(body: JsonObject) -> JsonObject:
     """The object in the ``_meta`` of a call; an empty one where there is none."""
     params = body.get("params")
-    return as_object(cast("JsonObject", params).get(META)) if isinstance(params, dict) else {}
+    return as_object(params.get(META)) if is_object(params) else {}
 
 
 def exchanges_of(correlation: tuple[str, ...], meta: JsonObject) -> tuple[str, ...]:
@@ -610,13 +595,12 @@ def _has_name(value: object, name: str) -> bool:
     pending = [value]
     while pending:
         each = pending.pop()
-        if isinstance(each, dict):
-            members = cast("JsonObject", each)
-            if name in members:
+        if is_object(each):
+            if name in each:
                 return True
-            pending += members.values()
-        elif isinstance(each, list):
-            pending += cast("list[object]", each)
+            pending += each.values()
+        elif is_list(each):
+            pending += each
     return False
 
 
@@ -646,15 +630,13 @@ def changes(proposed: Call, fulfilled: Call, executor: str | None) -> tuple[Chan
 
 
 def _compare(path: str, before: object, after: object, found: list[Change]) -> None:
-    both = _objects(before, after)
-    if both is not None:
-        old, new = both
-        for name in [*old, *(name for name in new if name not in old)]:
+    if is_object(before) and is_object(after):
+        for name in before | after:
             inner = f"{path}.{name}" if path else name
-            if name in old and name in new:
-                _compare(inner, old[name], new[name], found)
+            if name in before and name in after:
+                _compare(inner, before[name], after[name], found)
             else:
-                found.append(Change(inner, old.get(name), new.get(name)))
+                found.append(Change(inner, before.get(name), after.get(name)))
     elif not is_same_json(before, after):
         found.append(Change(path, before, after))
 
@@ -665,26 +647,17 @@ def is_same_json(before: object, after: object) -> bool:
     pairs = [(before, after)]
     while pairs:
         old, new = pairs.pop()
-        both = _objects(old, new)
-        if both is not None:
-            one, other = both
-            if one.keys() != other.keys():
+        if is_object(old) and is_object(new):
+            if old.keys() != new.keys():
                 return False
-            pairs += [(one[name], other[name]) for name in one]
-        elif isinstance(old, list) and isinstance(new, list):
-            items, others = cast("list[object]", old), cast("list[object]", new)
-            if len(items) != len(others):
+            pairs += [(old[name], new[name]) for name in old]
+        elif is_list(old) and is_list(new):
+            if len(old) != len(new):
                 return False
-            pairs += zip(items, others, strict=True)
+            pairs += zip(old, new, strict=True)
         elif isinstance(old, bool) != isinstance(new, bool) or old != new:
             return False
     return True
-
-
-def _objects(before: object, after: object) -> tuple[JsonObject, JsonObject] | None:
-    if isinstance(before, dict) and isinstance(after, dict):
-        return cast("JsonObject", before), cast("JsonObject", after)
-    return None
 
 
 def build_proposal(
@@ -807,8 +780,8 @@ def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:
     error = body.get("error")
     if error is None:
         return body.get("result", payload), None
-    if isinstance(error, dict):
-        return None, cast("dict[str, Any]", error)
+    if is_object(error):
+        return None, error
     return None, {"code": "error", "message": str(error)}
 
 
@@ -842,7 +815,7 @@ class PayloadReader:
         """The name in a field."""
         value = self.payload.get(field)
         if is_name(value):
-            return cast("str", value)
+            return value
         raise self.problem(f"its {field!r} must be a name of 1 to {MAX_NAME_CHARS} characters")
 
     def text(self, field: str) -> str:
@@ -866,7 +839,7 @@ class PayloadReader:
         return value
 
 
-def is_name(value: object) -> bool:
+def is_name(value: object) -> TypeGuard[str]:
     """True for a text that can be a name: not empty, not too long, all printable."""
     return isinstance(value, str) and 0 < len(value) <= MAX_NAME_CHARS and value.isprintable()
 
@@ -1390,13 +1363,10 @@ class _ManagementReader(PayloadReader):
 
     def capabilities(self, field: str) -> tuple[JsonObject, ...]:
         value: object = self.payload.get(field, [])
-        if not isinstance(value, list):
+        if not is_list(value):
             raise self.problem(f"its {field!r} must be a list of capabilities")
-        listed = cast("list[object]", value)
-        if len(listed) > MAX_GRANTED:
-            raise self.problem(
-                f"its {field!r} lists {len(listed)}; at most {MAX_GRANTED} are taken"
-            )
-        if not all(isinstance(each, dict) for each in listed):
+        if len(value) > MAX_GRANTED:
+            raise self.problem(f"its {field!r} lists {len(value)}; at most {MAX_GRANTED} are taken")
+        if not all(map(is_object, value)):
             raise self.problem(f"its {field!r} must hold objects such as {{'kind': 'chat'}}")
-        return tuple(stripped(listed))
+        return tuple(stripped(value))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.envelope import Envelope, is_list
 from meup_agent.protocol.wire.payloads import (
     JsonObject,
     PayloadReader,
@@ -178,10 +178,10 @@ def read_stream(said: object) -> StreamInfo | None:
         return None
     fields = {name: value for name, value in item.items() if name not in _OF_OPEN}
     return StreamInfo(
-        id=cast("str", stream),
-        owner=cast("str", owner),
+        id=stream,
+        owner=owner,
         # One that says none has its owner alone (mew/v0.4 section 3.10.8).
-        writers=_names(item.get("authorized_writers")) or (cast("str", owner),),
+        writers=_names(item.get("authorized_writers")) or (owner,),
         targets=_names(item.get("target")),
         created=as_text(item.get("created")),
         fields=fields,
@@ -200,10 +200,9 @@ def _read_origin(said: object) -> StreamOrigin | None:
 def read_active_streams(welcome: JsonObject) -> tuple[StreamInfo, ...] | None:
     """The open streams that a welcome lists; ``None``: it does not say which there are."""
     listed: object = welcome.get(_ACTIVE)
-    if not isinstance(listed, list):
+    if not is_list(listed):
         return None
-    found = map(read_stream, cast("list[object]", listed))
-    return tuple(stream for stream in found if stream is not None)
+    return tuple(stream for stream in map(read_stream, listed) if stream is not None)
 
 
 class StreamRequest(msgspec.Struct, frozen=True):
@@ -385,7 +384,7 @@ MESSAGE_KINDS: Final = frozenset(_READERS)
 """The kinds about streams."""
 
 
-def is_stream_id(value: object) -> bool:
+def is_stream_id(value: object) -> TypeGuard[str]:
     """True for a text that can be a stream's id: it can stand in a frame."""
     return (
         isinstance(value, str)
@@ -402,7 +401,7 @@ class _StreamPayloadReader(PayloadReader):
     def stream(self) -> str:
         value = self.payload.get("stream_id")
         if is_stream_id(value):
-            return cast("str", value)
+            return value
         raise self.problem(
             f"its 'stream_id' must be 1 to {MAX_STREAM_ID_BYTES} bytes, printable and without '#'"
         )
@@ -429,7 +428,7 @@ class _StreamPayloadReader(PayloadReader):
 
 def _names(value: object) -> tuple[str, ...]:
     """The names in a list, or the only one; what else stands there is left out."""
-    return tuple(dict.fromkeys(cast("str", each) for each in one_or_more(value) if is_name(each)))
+    return tuple(dict.fromkeys(each for each in one_or_more(value) if is_name(each)))
 
 
 # --- writing ----------------------------------------------------------------------------------
