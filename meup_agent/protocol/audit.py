@@ -18,7 +18,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -169,7 +169,7 @@ class FulfillmentAudit(msgspec.Struct):
     response: Step | None = None
     is_error: bool = False  # the answer was an error, or a result that says that it failed
     # ``{"result": …}`` or ``{"error": …}``; none yet, or larger than MAX_RESULT_BYTES: ``None``
-    answer: dict[str, Any] | None = None
+    answer: JsonObject | None = None
 
     @property
     def was_refused(self) -> bool:
@@ -418,7 +418,7 @@ class SpaceOperation(msgspec.Struct, frozen=True):
     # that.
     ended: tuple[str, ...] = ()
     # The payload; empty if it has more than MAX_OPERATION_BYTES.
-    details: dict[str, Any] = {}
+    details: JsonObject = {}
 
 
 def read_operation(entry: Entry) -> SpaceOperation | None:
@@ -446,11 +446,11 @@ def read_operation(entry: Entry) -> SpaceOperation | None:
     )
 
 
-def _whom(payload: dict[str, Any]) -> str:
+def _whom(payload: JsonObject) -> str:
     return next((name for key in _WHOM if (name := as_text(payload.get(key), MAX_TEXT))), "")
 
 
-def _grant(envelope: Envelope, payload: dict[str, Any]) -> str:
+def _grant(envelope: Envelope, payload: JsonObject) -> str:
     named = as_text(payload.get("grant_id"), MAX_TEXT)
     if named or envelope.kind != "capability/grant-ack":
         return named

@@ -1162,9 +1162,7 @@ class ProposalFold:
         late = not record.reported(said)
         return Folded(record, was_pending=False, dropped="late_report" if late else "")
 
-    def withdraw(
-        self, key: ProposalKey, payload: payloads.JsonObject, now: float, at: int | None
-    ) -> Folded:
+    def withdraw(self, key: ProposalKey, payload: JsonObject, now: float, at: int | None) -> Folded:
         """End a proposal that its proposer withdraws, also one that is still to come."""
         record = self._store.get(key, now)
         if record is None:

@@ -21,7 +21,7 @@ from meup_agent.protocol.wire.membership import (
     may_evict,
     read_guarantees,
 )
-from meup_agent.protocol.wire.payloads import as_list, as_object, objects_in
+from meup_agent.protocol.wire.payloads import JsonObject, as_list, as_object, objects_in
 from meup_agent.protocol.wire.ttl_map import TTLMap
 
 MAX_PARTICIPANTS = 10_000
@@ -86,7 +86,7 @@ class Roster:
 
     def apply_welcome(
         self,
-        payload: dict[str, Any],
+        payload: JsonObject,
         now: float,
         *,
         update: bool,
@@ -131,7 +131,7 @@ class Roster:
             self._left.put(name, now, now)
         return Presence([name for name in announced if name not in before], left)
 
-    def apply_presence(self, payload: dict[str, Any], now: float) -> tuple[str, Participant] | None:
+    def apply_presence(self, payload: JsonObject, now: float) -> tuple[str, Participant] | None:
         """Apply a presence event; ``(event, participant)`` if it was one that we know."""
         participant = read_participant(payload.get("participant"))
         event = payload.get("event")
@@ -155,7 +155,7 @@ class Roster:
             self._present[participant.id] = participant
         return event, participant
 
-    def shows_eviction(self, refusal: dict[str, Any]) -> bool:
+    def shows_eviction(self, refusal: JsonObject) -> bool:
         """True if a refusal shows that the gateway has thrown us out (PROTOCOL 2)."""
         return self.may_evict and bool(self.my_capabilities) and is_eviction(refusal)
 

@@ -48,7 +48,7 @@ from meup_agent.protocol.exchange import (
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import check_frame, draft, moment_of
 from meup_agent.protocol.wire.outcomes import GatewayRefused
-from meup_agent.protocol.wire.payloads import Call
+from meup_agent.protocol.wire.payloads import Call, JsonObject
 from meup_agent.protocol.wire.streams import read_frame
 from meup_agent.session.event_emitter import EventEmitter
 from meup_agent.session.outbox import Outbox, PendingCalls, log_cancel
@@ -215,7 +215,7 @@ class Receipts:
             self._changed.notify_all()
 
 
-def refusal_in(payload: dict[str, Any], what: str) -> Refused:
+def refusal_in(payload: JsonObject, what: str) -> Refused:
     """The exception for the payload of a gateway's ``system/error``."""
     found = GatewayRefused.read(payload, what)
     return Refused(found.error, found.message, found.details)
@@ -225,7 +225,7 @@ def refusal_in(payload: dict[str, Any], what: str) -> Refused:
 
 log = logging.getLogger("meup_agent.session")
 
-EditJudge = Callable[[Any, Call, dict[str, Any] | None], Awaitable[dict[str, Any] | None]]
+EditJudge = Callable[[Any, Call, JsonObject | None], Awaitable[JsonObject | None]]
 """Takes a proposal, the call that would be made, and the rule that let the proposal pass; gives
 the rule that lets the call pass, or raises."""
 
@@ -562,7 +562,7 @@ class Session(ABC, AsyncContextManagerMixin):
             await checkpoint()
 
     def reject(
-        self, proposal: ProposalKey, reason: str, meta: dict[str, Any] | None = None
+        self, proposal: ProposalKey, reason: str, meta: JsonObject | None = None
     ) -> Envelope:
         """Reject another participant's proposal; the reject."""
         envelope, effects = self.table.reject(proposal, reason, self.now(), meta)
@@ -621,8 +621,8 @@ class Session(ABC, AsyncContextManagerMixin):
             raise NotSent(f"the {kind} was not sent: {self._over}")
 
     def begin_span(
-        self, method: str, params: dict[str, Any], *, proposes: bool = False
-    ) -> tuple[CallSpan | None, dict[str, Any]]:
+        self, method: str, params: JsonObject, *, proposes: bool = False
+    ) -> tuple[CallSpan | None, JsonObject]:
         """Begin the span of a call, if calls are traced; it, and the parameters that name it."""
         if self.tracer is None:
             return None, params

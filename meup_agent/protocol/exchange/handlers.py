@@ -48,7 +48,7 @@ from meup_agent.protocol.proposals import (
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, encode_json, encode_leniently
 from meup_agent.protocol.wire.outcomes import Expiry, Withdrawal
-from meup_agent.protocol.wire.payloads import Call
+from meup_agent.protocol.wire.payloads import Call, JsonObject
 from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
 
 SETTLED_A_SENDER = 1000
@@ -219,7 +219,7 @@ class ResponseWriter:
         """Answer with an error; ``data`` is left out where JSON has no form for it."""
         # Without characters that UTF-8 has no form for.
         text = message.encode("utf-8", "replace").decode()
-        error: dict[str, Any] = {"code": code, "message": text}
+        error: JsonObject = {"code": code, "message": text}
         if data is not None:
             with suppress(NotExpressible):
                 error["data"] = msgspec.Raw(encode_json(data))
@@ -327,7 +327,7 @@ class ResponseWriter:
         proposal: ProposalKey,
         reason: str,
         *,
-        meta: payloads.JsonObject | None = None,
+        meta: JsonObject | None = None,
     ) -> Envelope:
         """Reject a proposal; nor do we carry it out for another, if that decides it (4.4)."""
         record = self._context.proposal_store.get(proposal, self._context.now)

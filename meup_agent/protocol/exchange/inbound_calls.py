@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -566,9 +566,7 @@ class InboundProposals(TablePart):
             rejection = record.rejections[envelope.sender]
             self._reader.rejection(record, rejection, envelope)
 
-    def reject(
-        self, proposal: ProposalKey, reason: str, meta: payloads.JsonObject | None
-    ) -> Envelope:
+    def reject(self, proposal: ProposalKey, reason: str, meta: JsonObject | None) -> Envelope:
         """Reject a proposal, as its handler or our user wishes."""
         exchange = self._scheduler.find_proposal(proposal)
         if exchange is not None:
@@ -985,7 +983,7 @@ class SystemMessages(TablePart):
                 pass
         self._scheduler.notify(Role.KIND, envelope)
 
-    def _welcome(self, envelope: Envelope, payload: dict[str, Any], seq: int | None) -> None:
+    def _welcome(self, envelope: Envelope, payload: JsonObject, seq: int | None) -> None:
         """Apply the welcome of a connection; a further one on it changes capabilities."""
         context = self._context
         if envelope.to and context.me and context.me not in envelope.to:
@@ -1081,7 +1079,7 @@ class SystemMessages(TablePart):
                 )
                 self._scheduler.notify(role, presence, handler=handler)
 
-    def _presence(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+    def _presence(self, envelope: Envelope, payload: JsonObject) -> None:
         update = self._context.roster.apply_presence(payload, self._context.now)
         if update is None:
             return
@@ -1101,7 +1099,7 @@ class SystemMessages(TablePart):
             self._streams.participant_left(participant.id)
             self._scheduler.notify(Role.LEAVE, envelope)
 
-    def _missed_nothing(self, presence: dict[str, Any]) -> bool:
+    def _missed_nothing(self, presence: JsonObject) -> bool:
         """True if a newcomer needs nothing sent again, or gets it after our own gap (4.14)."""
         cursor = self._context.cursor
         if cursor.until is not None and cursor.gap is not None:

@@ -63,7 +63,7 @@ from meup_agent.protocol.wire.outcomes import (
     Withdrawal,
     find_missing,
 )
-from meup_agent.protocol.wire.payloads import with_expiry
+from meup_agent.protocol.wire.payloads import JsonObject, with_expiry
 from meup_agent.protocol.wire.ttl_map import TTLMap, size_of
 
 # --- one request or proposal of our own ---
@@ -370,7 +370,7 @@ def send_withdraws(
 
 def _rejection_meta(
     exchanges: Sequence[OutboundExchange], reason: str, rejected_by: str
-) -> payloads.JsonObject | None:
+) -> JsonObject | None:
     """The word on which rejection ended the wait, where readers would take it for another."""
     records = [each.record for each in exchanges if each.record is not None]
     if reason != Reason.NO_LONGER_NEEDED or all(

@@ -42,7 +42,7 @@ from meup_agent.protocol.wire.outcomes import (
     Rejection,
     Responded,
 )
-from meup_agent.protocol.wire.payloads import read_response
+from meup_agent.protocol.wire.payloads import JsonObject, read_response
 from meup_agent.protocol.wire.ttl_map import FairTTLMap
 
 # --- explanations ---
@@ -303,7 +303,7 @@ class ResponseReader(TablePart):
 
     # --- progress ---
 
-    def receive_progress(self, envelope: Envelope, params: payloads.JsonObject) -> None:
+    def receive_progress(self, envelope: Envelope, params: JsonObject) -> None:
         """Report the progress of an exchange of ours; it only increases (PROTOCOL 4.9).
 
         Of a proposal that nobody carries out yet, several may tell: new words count as well.
@@ -378,7 +378,7 @@ class Relays:
         result, error = read_response(payload)
         if payloads.is_refusal(payload) or (error is not None and exchange.late):
             return
-        body: payloads.JsonObject = {"jsonrpc": "2.0", "id": proposal.id}
+        body: JsonObject = {"jsonrpc": "2.0", "id": proposal.id}
         if error is not None:
             body["error"] = error
         else:
@@ -464,7 +464,7 @@ def outcome_of_relay(record: ProposalEntry, relay: Envelope) -> Fulfillment:
     )
 
 
-def _with_edits(result: object, meta: payloads.JsonObject) -> object:
+def _with_edits(result: object, meta: JsonObject) -> object:
     """The result with our request's digest and edit mark, not those of the executor."""
     if not is_object(result):
         return result
@@ -475,7 +475,7 @@ def _with_edits(result: object, meta: payloads.JsonObject) -> object:
     return {**result, payloads.META: {**kept, **added}}
 
 
-def _says_edited(meta: payloads.JsonObject, proposed: payloads.Call) -> bool | None:
+def _says_edited(meta: JsonObject, proposed: payloads.Call) -> bool | None:
     """True if a relay says that its fulfiller edited the call; ``None``: it does not say."""
     if meta.get(payloads.EDITED) is True:
         return True

@@ -61,6 +61,7 @@ from meup_agent.protocol.wire.payloads import (
     REVOKE,
     Call,
     Grant,
+    JsonObject,
     Pause,
     Revocation,
     read_acknowledgement,
@@ -668,7 +669,7 @@ class ExchangeTable:
         proposal: ProposalKey,
         reason: str,
         now: float,
-        meta: payloads.JsonObject | None = None,
+        meta: JsonObject | None = None,
     ) -> tuple[Envelope, list[Effect]]:
         """Reject a proposal; the reject, and the effects."""
         self._begin(now)
@@ -703,7 +704,7 @@ class ExchangeTable:
     # --- streams ---
 
     def request_stream(
-        self, payload: payloads.JsonObject, about: tuple[str, ...], now: float
+        self, payload: JsonObject, about: tuple[str, ...], now: float
     ) -> tuple[OwnStream, list[Effect]]:
         self._begin(now)
         self.check_may_send(kinds.STREAM_REQUEST)

@@ -30,7 +30,7 @@ from meup_agent.protocol.wire.envelope import (
     microseconds,
     read_moment,
 )
-from meup_agent.protocol.wire.payloads import Call
+from meup_agent.protocol.wire.payloads import Call, JsonObject
 from meup_agent.protocol.wire.ttl_map import Tombstones, TTLMap, size_of
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ class TableContext(msgspec.Struct):
         sent = read_moment(envelope.ts)
         return self.since is not None and sent is not None and sent < self.since
 
-    def on_behalf_of(self, envelope: Envelope, payload: payloads.JsonObject) -> str:
+    def on_behalf_of(self, envelope: Envelope, payload: JsonObject) -> str:
         """The participant that an end is for: its sender, or whom a gateway that is it names."""
         checked = self.roster.guarantees.identity_checked
         return payloads.on_behalf_of(envelope.sender, payload) if checked else envelope.sender

@@ -11,12 +11,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from meup_agent.protocol.proposals import UNPERMITTED, ProposalState
 from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.payloads import JsonObject
 
 MAX_SEARCHED: Final = 100_000
 """Decisions that one question looks through, newest first; a page says where it stopped, and the
@@ -266,7 +267,7 @@ class Fact(NamedTuple):
     """A statement that holds in a space until another fact of the same key replaces it."""
 
     key: str  # for example ``grant/<id>``
-    value: dict[str, Any] | None  # a JSON object; ``None``: it does not hold any more
+    value: JsonObject | None  # a JSON object; ``None``: it does not hold any more
 
 
 V = TypeVar("V")
@@ -322,7 +323,7 @@ class FoldBegin(NamedTuple):
 class Recovered(NamedTuple):
     """The contents of a journal about a space when its gateway starts."""
 
-    facts: dict[str, dict[str, Any]]
+    facts: dict[str, JsonObject]
     entries: tuple[Entry, ...]  # the latest, oldest first
     # Those before them about what is open. They are read one by one, once: strangers can say any
     # amount about one proposal.
@@ -504,7 +505,7 @@ class MemoryJournal:
         # In the order of all spaces, to know whose entry is the oldest.
         self._order: deque[_Ring] = deque()
         self._bytes = 0
-        self._facts: dict[str, dict[str, dict[str, Any]]] = {}
+        self._facts: dict[str, dict[str, JsonObject]] = {}
         self._proposals = DecisionFollower()
         self._decisions = DecisionTable()
         self._seen: dict[tuple[str, str], int] = {}

@@ -68,7 +68,7 @@ from meup_agent.protocol.space.state.streams import JoinState
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.kinds import STREAM_OPEN
-from meup_agent.protocol.wire.payloads import INVITE_ACK
+from meup_agent.protocol.wire.payloads import INVITE_ACK, JsonObject
 from meup_agent.protocol.wire.scoped_yes import KeptYes
 from meup_agent.protocol.wire.streams import MARK, StreamInfo
 
@@ -315,7 +315,7 @@ class SpaceOwner:
         held = self._state.control.pause_of(participant, self._now())
         return "" if held is None else held.pause.by
 
-    def described(self, reader: str = "") -> list[dict[str, Any]]:
+    def described(self, reader: str = "") -> list[JsonObject]:
         """The members with what they may send, as a welcome lists them to a reader of a dialect."""
         return self._state.described(reader)
 
@@ -503,7 +503,7 @@ class SpaceOwner:
         then: VerdictCallback,
         *,
         repeats: bool = True,
-        private: Callable[[dict[str, Any]], None] | None = None,
+        private: Callable[[JsonObject], None] | None = None,
     ) -> None:
         """Decide about a frame of a participant that may be away; ``then`` takes the decision.
 

@@ -65,12 +65,12 @@ OURS: Final = Guarantees(
 """The guarantees of the gateway of this package."""
 
 
-def said_by(guarantees: Guarantees) -> dict[str, Any]:
+def said_by(guarantees: Guarantees) -> JsonObject:
     """The keys that a gateway adds to its welcomes."""
     return {WELCOME_KEY: msgspec.structs.asdict(guarantees)}
 
 
-def may_evict(welcome: dict[str, Any], seen: Guarantees | None) -> bool:
+def may_evict(welcome: JsonObject, seen: Guarantees | None) -> bool:
     """True if a gateway may throw a new connection out as an older one of ours ends (PROTOCOL 2).
 
     Those that were seen to do so say nothing of what they give, and were seen to send back what we
@@ -80,12 +80,12 @@ def may_evict(welcome: dict[str, Any], seen: Guarantees | None) -> bool:
     return WELCOME_KEY not in welcome and seen is not None
 
 
-def is_eviction(refusal: dict[str, Any]) -> bool:
+def is_eviction(refusal: JsonObject) -> bool:
     """True if a ``system/error`` shows that its gateway forgot us: we may do nothing at all."""
     return refusal.get("error") == "capability_violation" and refusal.get("your_capabilities") == []
 
 
-def read_guarantees(welcome: dict[str, Any], seen: Guarantees | None = None) -> Guarantees:
+def read_guarantees(welcome: JsonObject, seen: Guarantees | None = None) -> Guarantees:
     """The guarantees of a first welcome, else those that were seen; later ones may be forged."""
     said = welcome.get(WELCOME_KEY)
     if said is None:
@@ -133,7 +133,7 @@ _decode_numbered = msgspec.json.Decoder(_Numbered).decode
 _decode_json = msgspec.json.Decoder().decode
 
 
-def read_missed(welcome: dict[str, Any]) -> Missed | None:
+def read_missed(welcome: JsonObject) -> Missed | None:
     """A welcome's word on what the member missed; ``None`` if it has none."""
     until = welcome.get("until")
     if not isinstance(until, int) or isinstance(until, bool):

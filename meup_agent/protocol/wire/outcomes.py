@@ -70,7 +70,7 @@ class MissingCaller(msgspec.Struct, frozen=True):
     """
 
     call: str
-    capability: dict[str, Any]
+    capability: JsonObject
     could: tuple[str, ...] = ()
     may_grant: tuple[str, ...] = ()
 
@@ -83,9 +83,9 @@ class MissingCaller(msgspec.Struct, frozen=True):
         return f"nobody here may call {self.call}; {could} could, if granted {granted}{how}"
 
 
-def capability_for(method: str, name: str) -> dict[str, Any]:
+def capability_for(method: str, name: str) -> JsonObject:
     """The capability that allows one call, with whatever arguments."""
-    payload: dict[str, Any] = {"method": _exactly(method)}
+    payload: JsonObject = {"method": _exactly(method)}
     if name:
         payload["params"] = {"name": _exactly(name)}
     return {"kind": kinds.MCP_REQUEST, "payload": payload}
@@ -141,7 +141,7 @@ def allowed_arguments(
     Without its owner, a capability that limits addressees allows some.
     """
     to = () if owner is None else (owner,)
-    params: dict[str, Any] = {"name": tool, "arguments": {}}
+    params: JsonObject = {"name": tool, "arguments": {}}
     payload = {"method": payloads.TOOL_CALL, "params": params}
     if compile_announced(capabilities).allow(kinds.MCP_REQUEST, payload, to):
         return Allowed.ANY
@@ -221,7 +221,7 @@ class _CallAnswer:
 
     word: ClassVar[str]
     response: Any
-    error: dict[str, Any] | None
+    error: JsonObject | None
 
     @property
     def content(self) -> list[JsonObject]:
@@ -251,7 +251,7 @@ class Responded(_CallAnswer, msgspec.Struct, frozen=True):
     word: ClassVar[str] = "responded"
     by: str
     response: Any = None
-    error: dict[str, Any] | None = None
+    error: JsonObject | None = None
 
     def result(self, *, accept_edits: bool = False) -> Any:
         """The tool's structured content, else its content.
@@ -289,7 +289,7 @@ class Fulfillment(_CallAnswer, msgspec.Struct, frozen=True):
     by: str
     executor: str
     response: Any = None
-    error: dict[str, Any] | None = None
+    error: JsonObject | None = None
     changes: tuple[Change, ...] = ()
     relayed: bool = False
     relay_says_edited: bool | None = None
@@ -494,7 +494,7 @@ class GatewayRefused(msgspec.Struct, frozen=True):
 
     error: str
     message: str
-    details: dict[str, Any] = {}
+    details: JsonObject = {}
 
     @classmethod
     def read(cls, payload: JsonObject, what: str, names: Iterable[str] = ()) -> GatewayRefused:

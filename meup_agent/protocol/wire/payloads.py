@@ -774,7 +774,7 @@ def announces_explanation(payload: object) -> bool:
     return as_object(as_object(payload).get(META)).get(EXPLAINED) is True
 
 
-def read_response(payload: object) -> tuple[Any, dict[str, Any] | None]:
+def read_response(payload: object) -> tuple[Any, JsonObject | None]:
     """Result and error of a response, also of bare results and string codes (PROTOCOL 1)."""
     body = as_object(payload)
     error = body.get("error")
@@ -872,9 +872,9 @@ class ToldRule(msgspec.Struct, frozen=True):
     votes: Mapping[str, str] = {}
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """The rule as JSON has it."""
-        said: dict[str, Any] = {
+        said: JsonObject = {
             "rule": self.name,
             "verdict": self.verdict or None,
             "policy": self.policy or None,

@@ -103,7 +103,7 @@ class YesTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     most: int
     form: str
     digest: str
-    arguments: dict[str, Any] | None = None
+    arguments: JsonObject | None = None
     others: tuple[str, ...] | Literal["any"] = ()
 
     @property
@@ -161,7 +161,7 @@ class ScopedYes(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defau
     until: int
     most: int
     used: int = 0
-    arguments: dict[str, Any] | None = None
+    arguments: JsonObject | None = None
     others: tuple[str, ...] | Literal["any"] = ()
 
     @property

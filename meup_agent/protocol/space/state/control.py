@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -221,7 +221,7 @@ class ParticipantControl:
         # Else a short pause would be a way to lift a long one.
         paused = [name for name in dict.fromkeys(envelope.to) if self._replaces(name, held, at)]
         self._paused.update(dict.fromkeys(paused, held))
-        fact: dict[str, Any] = msgspec.to_builtins(held)
+        fact: JsonObject = msgspec.to_builtins(held)
         return tuple(Fact(PAUSED_FACT + name, fact) for name in paused)
 
     def _replaces(self, participant: str, new: HeldPause, at: int) -> bool:

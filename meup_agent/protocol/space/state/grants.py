@@ -62,7 +62,7 @@ against everything that its granter has when something is revoked."""
 GRANT_FACT: Final = "grant/"
 REVOKED_FACT: Final = "revoked/"
 
-_WITHDRAW: dict[str, Any] = {"kind": kinds.MCP_WITHDRAW}
+_WITHDRAW: JsonObject = {"kind": kinds.MCP_WITHDRAW}
 
 
 def member_capabilities(
@@ -652,7 +652,7 @@ class SpaceManager:
         name = invite.participant
         facts: list[Fact] = []
         then: list[Consequence] = []
-        ack: dict[str, Any] = {"status": "created", "participant_id": name}
+        ack: JsonObject = {"status": "created", "participant_id": name}
         if self._kicked.pop(name, None) is not None:
             facts.append(Fact(KICKED_FACT + name, None))
             ack["status"] = "restored"

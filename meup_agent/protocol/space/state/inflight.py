@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -357,7 +357,7 @@ class InFlight:
         ]
 
     def track(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None = None
+        self, envelope: Envelope, payload: JsonObject, at: int, *, beside: int | None = None
     ) -> OpenItem | None:
         """Follow an accepted envelope, of a tracked kind; what begins with it, if anything does."""
         self.at = at
@@ -441,7 +441,7 @@ class InFlight:
         return True
 
     def _proposed(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
+        self, envelope: Envelope, payload: JsonObject, at: int, *, beside: int | None
     ) -> OpenItem:
         body = payloads.unwrapped(payload)
         call = payloads.read_call(body)
@@ -462,7 +462,7 @@ class InFlight:
         return proposal
 
     def _requested(
-        self, envelope: Envelope, payload: dict[str, Any], at: int, *, beside: int | None
+        self, envelope: Envelope, payload: JsonObject, at: int, *, beside: int | None
     ) -> OpenItem | None:
         if payload.get("method") == kinds.CANCELLED:
             params = payloads.as_object(payload.get("params"))
@@ -526,7 +526,7 @@ class InFlight:
         if by_id is not None:
             self.end(by_id)
 
-    def _declined(self, proposal: str, sender: str, payload: dict[str, Any]) -> None:
+    def _declined(self, proposal: str, sender: str, payload: JsonObject) -> None:
         """Note that a participant has decided, for each of its processes (PROTOCOL 4.4)."""
         reason = read_reason(payload.get("reason"))
         if declines(reason):
@@ -545,7 +545,7 @@ class InFlight:
         ended = self.proposals.ended.under(proposal).get(sender)
         return "it is not known here" if ended is None else f"it is {ended.state}"
 
-    def _renewed(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+    def _renewed(self, envelope: Envelope, payload: JsonObject) -> None:
         until = payloads.read_renewal(payload)
         for proposal in envelope.correlation:
             item = self.proposals.get((envelope.sender, proposal))
@@ -565,7 +565,7 @@ class InFlight:
         state = self.state_of((sender, name))
         return "it is not known here" if state is None else f"it is {state}"
 
-    def _reported(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+    def _reported(self, envelope: Envelope, payload: JsonObject) -> None:
         """Note what came of a permit, as its proposer says."""
         report, sender = read_report(payload), envelope.sender
         for name in envelope.correlation:
@@ -701,7 +701,7 @@ class InFlight:
                 item.step(ProposalEvent.EXPIRY, "", Reason.TIMEOUT)
                 self.end(item)
 
-    def _responded(self, response: Envelope, payload: dict[str, Any]) -> None:
+    def _responded(self, response: Envelope, payload: JsonObject) -> None:
         """End what a response answers; a refused proposal waits again (PROTOCOL 4.2)."""
         refused = payloads.is_refusal(payload)
         for correlated in response.correlation:
@@ -720,7 +720,7 @@ class InFlight:
             if "result" in payload:
                 self._responded_late(correlated, response, payload)
 
-    def _learn_tools(self, request_id: str, sender: str, payload: dict[str, Any]) -> None:
+    def _learn_tools(self, request_id: str, sender: str, payload: JsonObject) -> None:
         """Learn from an answer to a request for tools, which may be one of several answers."""
         for each in self._requests.every(request_id):
             if each.listing is not None and each.concerns(sender):
@@ -805,7 +805,7 @@ def _keep_answer(proposal: OpenItem, request: OpenItem, response: Envelope) -> N
         proposal.carried_out = request.envelope, response
 
 
-def is_notification(payload: dict[str, Any]) -> bool:
+def is_notification(payload: JsonObject) -> bool:
     method = payload.get("method")
     return isinstance(method, str) and method.startswith(payloads.NOTIFICATION)
 

@@ -41,7 +41,13 @@ from meup_agent.protocol.space.state.streams import AbsenceTracker, StreamStore
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, fits_double
 from meup_agent.protocol.wire.outcomes import MAX_REPORTED_CHARS, read_report
-from meup_agent.protocol.wire.payloads import ANSWERS, GRANT_ACK, proposal_problem, request_problem
+from meup_agent.protocol.wire.payloads import (
+    ANSWERS,
+    GRANT_ACK,
+    JsonObject,
+    proposal_problem,
+    request_problem,
+)
 from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 
 # --- inbound ---
@@ -70,7 +76,7 @@ class InboundFrame(msgspec.Struct, frozen=True):
     """An envelope that a member sent, with all of it decoded."""
 
     envelope: Envelope  # the header, and the frame as it came
-    payload: dict[str, Any]
+    payload: JsonObject
     at: int  # the time at which it came, in microseconds since 1970 (UTC), read once for a frame
 
     @property
@@ -177,7 +183,7 @@ def complete_fields(
     frame: bytes, given: Mapping[str, msgspec.Raw], defaults: Mapping[str, object]
 ) -> bytes | None:
     """As :func:`complete`, of a frame whose fields are known."""
-    lacking: dict[str, Any] = {
+    lacking: JsonObject = {
         name: value for name, value in defaults.items() if _is_left_out(name, given)
     }
     if not lacking:
@@ -632,7 +638,7 @@ def owner_by_name(envelope_id: str) -> str:
     return name if number.isdecimal() and number.isascii() else ""
 
 
-def _check_keys(proposal: Envelope, payload: payloads.JsonObject) -> Refusal | None:
+def _check_keys(proposal: Envelope, payload: JsonObject) -> Refusal | None:
     """Refuse the keys by which a request tells to what it belongs, also in a wrapper."""
     inner = payloads.as_object(payload.get(payloads.WRAPPER))
     found = {key for body in (payload, inner) for key in payloads.meta_of(body)}

@@ -96,6 +96,7 @@ from meup_agent.protocol.wire.payloads import (
     PAUSE,
     RESUME,
     SHUTDOWN,
+    JsonObject,
 )
 from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 from meup_agent.protocol.wire.streams import StreamInfo
@@ -180,7 +181,7 @@ class SpaceState:
         """The participants in the space, in the order in which they came."""
         return tuple(self._present)
 
-    def restore(self, facts: Mapping[str, dict[str, Any]]) -> list[str]:
+    def restore(self, facts: Mapping[str, JsonObject]) -> list[str]:
         """Restore the facts that hold in a journal; the ids of grants that hold no more."""
         self._absences.restore(facts)
         self.control.restore(facts)
@@ -301,7 +302,7 @@ class SpaceState:
         paused = self.control.describe_pause(participant, self._now())
         return self._welcomes.write(participant, left_out, more, reader, paused)
 
-    def described(self, reader: str = "") -> list[dict[str, Any]]:
+    def described(self, reader: str = "") -> list[JsonObject]:
         return [self._welcomes.describe(name, reader) for name in self._present]
 
     def left_after(self, participant: str, accepted: int) -> int | None:
@@ -637,7 +638,7 @@ class SpaceState:
         if begun is not None:
             begun.seq = entry.seq
 
-    def _apply_presence(self, payload: payloads.JsonObject, at: int) -> None:
+    def _apply_presence(self, payload: JsonObject, at: int) -> None:
         described = payloads.as_object(payload.get("participant"))
         participant, dialect = described.get("id"), described.get(DIALECT, "")
         if not isinstance(participant, str):
@@ -655,7 +656,7 @@ class SpaceState:
     def _fold(
         self,
         envelope: Envelope,
-        payload: dict[str, Any],
+        payload: JsonObject,
         at: int,
         facts: tuple[Fact, ...],
         beside: int | None,
@@ -676,7 +677,7 @@ class SpaceState:
             self._note_told(envelope, payload)
         return self.open.track(envelope, payload, at, beside=beside)
 
-    def _note_told(self, progress: Envelope, payload: dict[str, Any]) -> None:
+    def _note_told(self, progress: Envelope, payload: JsonObject) -> None:
         """Keep what a participant that may carry a proposal out says of it while it waits."""
         item = self.open.told_about(progress)
         if item is not None and progress.sender in self.grants:
@@ -721,7 +722,7 @@ class SpaceState:
     def _manage(
         self,
         envelope: Envelope,
-        payload: dict[str, Any],
+        payload: JsonObject,
         at: int,
         receipt: AcceptedEnvelope,
     ) -> Acceptance:
@@ -785,7 +786,7 @@ class SpaceState:
         yield from self.streams.end_revoked(participant, may)
 
     def _may_still(
-        self, participant: str, kind: str, payload: dict[str, Any], to: tuple[str, ...]
+        self, participant: str, kind: str, payload: JsonObject, to: tuple[str, ...]
     ) -> bool:
         if participant not in self.grants or self.management.is_kicked(participant):
             return False

@@ -435,11 +435,11 @@ class JoinState(msgspec.Struct, frozen=True):
         return self.begin is not None
 
     @property
-    def welcome_fields(self) -> dict[str, Any]:
+    def welcome_fields(self) -> JsonObject:
         """The fields of a welcome about what its reader missed, without ``until``."""
         return {"resumed": self.resumed, "gap": self.gap} if self.can_resume else {}
 
-    def presence_fields(self, *, beside: bool = False) -> dict[str, Any]:
+    def presence_fields(self, *, beside: bool = False) -> JsonObject:
         """The field of a presence about what the newcomer missed: most repeat nothing to it."""
         begun = BESIDE if beside else NEW
         arrived = "gap" if self.gap else "resumed" if self.resumed else begun
