@@ -1139,26 +1139,30 @@ class ProposalFold:
     def renew(self, renewal: Envelope, now: float, at: int | None) -> Folded:
         """Move the deadline of a proposal (PROTOCOL 4.17)."""
         until = payloads.read_renewal(renewal.payload_object)
-        if until is None or len(renewal.correlation) != 1:
-            return Folded(dropped="malformed_renew")
-        name = renewal.correlation[0]
-        record = self._store.get(ProposalKey(renewal.sender, name), now)
-        if record is None:
-            by_another = bool(self._store.under(name, now))
-            return Folded(dropped="renew_by_another" if by_another else "unknown_renew")
+        record, why = self._find_own(renewal, "renew", until, now)
+        if until is None or record is None:
+            return Folded(dropped=why)
         refused = self._store.renew(record, until, at)
         return Folded(record, dropped="late_renew" if refused else "")
+
+    def _find_own(
+        self, said: Envelope, what: str, read: object, now: float
+    ) -> tuple[ProposalEntry | None, str]:
+        """The one proposal of its sender's that an envelope names; else why it means none."""
+        if read is None or len(said.correlation) != 1:
+            return None, f"malformed_{what}"
+        (name,) = said.correlation
+        record = self._store.get(ProposalKey(said.sender, name), now)
+        if record is not None:
+            return record, ""
+        return None, f"{what}_by_another" if self._store.under(name, now) else f"unknown_{what}"
 
     def report(self, report: Envelope, now: float) -> Folded:
         """Note what came of a permit: its proposer's word, once (PROTOCOL 4.20)."""
         said = read_report(report.payload_object)
-        if said is None or len(report.correlation) != 1:
-            return Folded(dropped="malformed_report")
-        name = report.correlation[0]
-        record = self._store.get(ProposalKey(report.sender, name), now)
-        if record is None:
-            by_another = bool(self._store.under(name, now))
-            return Folded(dropped="report_by_another" if by_another else "unknown_report")
+        record, why = self._find_own(report, "report", said, now)
+        if said is None or record is None:
+            return Folded(dropped=why)
         late = not record.reported(said)
         return Folded(record, was_pending=False, dropped="late_report" if late else "")
 

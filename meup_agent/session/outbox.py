@@ -17,6 +17,7 @@ from meup_agent.protocol.exchange import Priority, Send, Wait
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.outcomes import Unsent
 from meup_agent.protocol.wire.payloads import MAX_TTL
+from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import Condition, condition_maker
 
 if TYPE_CHECKING:
@@ -104,8 +105,9 @@ class Outbox:
         self._unaccepted: OrderedDict[str, QueuedEnvelope] = OrderedDict()
         self._unaccepted_bytes = 0
         # Nobody waits for it any more, but the gateway may tell of it by its id alone.
-        self._ended: OrderedDict[str, Envelope] = OrderedDict()
-        self._ended_bytes = 0
+        self._ended: TTLMap[str, Envelope] = TTLMap(
+            count=MAX_UNACCEPTED, seconds=math.inf, size=MAX_UNACCEPTED_BYTES
+        )
         self._accepted = Condition()
         self._bytes = 0
         self._filled = Condition()
@@ -198,7 +200,7 @@ class Outbox:
     def sent(self, envelope_id: str) -> Envelope | None:
         """The envelope of that id, as it was sent on this connection, until it is accepted."""
         waiting = self._unaccepted.get(envelope_id)
-        return self._ended.get(envelope_id) if waiting is None else waiting.draft
+        return self._ended.peek(envelope_id) if waiting is None else waiting.draft
 
     def accepted(self, envelope_id: str, *, replayed: bool = False) -> None:
         """Note that the gateway has numbered an envelope of ours, or has refused it.
@@ -208,7 +210,7 @@ class Outbox:
         What is replayed may have been sent on an older connection.
         """
         if envelope_id not in self._unaccepted:
-            self._pop_ended(envelope_id)
+            self._ended.pop(envelope_id)
             return
         while not replayed and (earlier := next(iter(self._unaccepted))) != envelope_id:
             self._pop_unaccepted(earlier)
@@ -232,7 +234,6 @@ class Outbox:
     def forget_ended(self) -> None:
         """Forget what was sent on an older connection and is not sent again."""
         self._ended.clear()
-        self._ended_bytes = 0
 
     async def wait_accepted(self) -> None:
         """Return when more may be sent."""
@@ -248,16 +249,8 @@ class Outbox:
 
     def _end(self, sent: QueuedEnvelope) -> None:
         """Keep what was sent for the word that it is accepted, as far as there is room."""
-        self._pop_ended(sent.draft.id)
-        self._ended[sent.draft.id] = sent.draft
-        self._ended_bytes += len(sent.draft.raw_payload)
-        while len(self._ended) > MAX_UNACCEPTED or self._ended_bytes > MAX_UNACCEPTED_BYTES:
-            self._pop_ended(next(iter(self._ended)))
-
-    def _pop_ended(self, envelope_id: str) -> None:
-        ended = self._ended.pop(envelope_id, None)
-        if ended is not None:
-            self._ended_bytes -= len(ended.raw_payload)
+        draft = sent.draft
+        self._ended.put(draft.id, draft, 0.0, size=len(draft.raw_payload))
 
     async def wait_filled(self) -> None:
         """Return when there is something to send."""

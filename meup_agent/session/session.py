@@ -46,7 +46,7 @@ from meup_agent.protocol.exchange import (
     Wake,
 )
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import check_frame, draft, moment_of
+from meup_agent.protocol.wire.envelope import Envelope, check_frame, draft, moment_of
 from meup_agent.protocol.wire.outcomes import GatewayRefused
 from meup_agent.protocol.wire.payloads import Call, JsonObject
 from meup_agent.protocol.wire.streams import read_frame
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
 
     from meup_agent.errors import TransportError
     from meup_agent.protocol.exchange import Effect, Key
-    from meup_agent.protocol.wire.envelope import Envelope
     from meup_agent.session.settings import EnvelopeListener, Handlers
     from meup_agent.tracing import CallSpan, Tracer
 
@@ -419,28 +418,13 @@ class Session(ABC, AsyncContextManagerMixin):
 
     def drop_invalid(self, error: InvalidEnvelope) -> None:
         """Count, tell and log a frame that was no envelope."""
-        self.counters[error.problem] += 1
-        if self.events.observers:
-            self.events.emit(
-                Dropped(
-                    **self.events.event_fields(),
-                    why=error.problem,
-                    envelope_id=error.envelope_id or "",
-                    kind="",
-                    sender="",
-                    expected=False,
-                )
-            )
+        self._count(Drop(error.problem, Envelope(id=error.envelope_id or "", sender="", kind="")))
         log.warning("left out a frame from the gateway: %s", error)
 
-    def _drop(self, drop: Drop) -> None:
-        """Count, tell and log an envelope that the exchange table left out.
-
-        Where a caller has asked for what it says, it reports that, and the log does not.
-        """
-        envelope = drop.envelope
+    def _count(self, drop: Drop) -> None:
         self.counters[drop.why] += 1
         if self.events.observers:
+            envelope = drop.envelope
             self.events.emit(
                 Dropped(
                     **self.events.event_fields(),
@@ -451,6 +435,14 @@ class Session(ABC, AsyncContextManagerMixin):
                     expected=drop.expected,
                 )
             )
+
+    def _drop(self, drop: Drop) -> None:
+        """Count, tell and log an envelope that the exchange table left out.
+
+        Where a caller has asked for what it says, it reports that, and the log does not.
+        """
+        envelope = drop.envelope
+        self._count(drop)
         if drop.expected or self.watchers.ask_about(envelope):
             return
         said = ""

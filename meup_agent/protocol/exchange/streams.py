@@ -34,15 +34,13 @@ from meup_agent.protocol.wire.streams import (
     MESSAGE_KINDS,
     OWNER_LEFT,
     REVOKED,
-    OwnershipTransferred,
     StreamClose,
     StreamInfo,
     StreamLost,
     StreamOpen,
     StreamOrigin,
     StreamRequest,
-    WriteGranted,
-    WriteRevoked,
+    WriterChange,
     build_close,
     read_active_streams,
     read_message,
@@ -329,16 +327,13 @@ class StreamTable:
                 self._closed(said, as_text(payload.get("text")))
             case _ if envelope.sender not in kinds.GATEWAY_NAMES:
                 # The requests of others, and what only the gateway may say.
-                if isinstance(said, StreamOpen | WriteGranted | WriteRevoked | StreamLost):
+                if isinstance(said, StreamOpen | WriterChange | StreamLost):
                     self._context.drop("forged_stream", envelope)
             case StreamOpen():
                 self._opened(said, envelope)
-            case WriteGranted():
-                self._changed(said.stream, writers=said.writers)
-            case WriteRevoked():
-                self._changed(said.stream, writers=said.writers, text=said.reason)
-            case OwnershipTransferred():
-                self._changed(said.stream, owner=said.new_owner, writers=said.writers)
+            case WriterChange():
+                is_revoked = envelope.kind == kinds.STREAM_WRITE_REVOKED
+                self._changed(said, said.reason if is_revoked else "")
             case StreamLost():
                 for queue in self.buffers.of(said.stream):
                     queue.lost += said.frames
@@ -446,20 +441,13 @@ class StreamTable:
         self.buffers.finish(stream, end)
         self._finish_writers(stream, end)
 
-    def _changed(
-        self,
-        stream: str,
-        *,
-        writers: tuple[str, ...],
-        owner: str = "",
-        text: str = "",
-    ) -> None:
+    def _changed(self, said: WriterChange, text: str) -> None:
         """Note who owns and writes a stream now; without the right our own writers end."""
-        before = self._open.get(stream)
-        if before is None:
-            return
-        info = msgspec.structs.replace(before, writers=writers, owner=owner or before.owner)
-        self._replace(info, StreamEnd(REVOKED, before.owner, text))
+        before = self._open.get(said.stream)
+        if before is not None:
+            owner = said.owner or before.owner
+            info = msgspec.structs.replace(before, writers=said.writers, owner=owner)
+            self._replace(info, StreamEnd(REVOKED, before.owner, text))
 
     def _replace(self, info: StreamInfo, revoked: StreamEnd) -> None:
         self._open[info.id] = info

@@ -829,10 +829,10 @@ class PayloadReader:
             )
         return value
 
-    def count(self, field: str) -> int | None:
+    def count(self, field: str, *, required: bool = False) -> int | None:
         """The number in a field; ``None`` where there is none."""
         value = self.payload.get(field)
-        if value is None:
+        if value is None and not required:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise self.problem(f"its {field!r} must be a whole number that is not negative")

@@ -232,53 +232,27 @@ class StreamClose(msgspec.Struct, frozen=True):
     about: tuple[str, ...] = ()
 
 
-class _WriteOrder(msgspec.Struct, frozen=True):
-    by: str
+class WriterOrder(msgspec.Struct, frozen=True):
+    """An owner's word on who may write its stream, or owns it from now on.
+
+    A ``stream/grant-write``, ``stream/revoke-write`` or ``stream/transfer-ownership``.
+    """
+
     stream: str
     participant: str
     reason: str = ""
 
 
-class GrantWrite(_WriteOrder, frozen=True):
-    """A ``stream/grant-write``: the owner lets another participant write."""
+class WriterChange(msgspec.Struct, frozen=True):
+    """The gateway's word on the same, with all that may write now.
 
+    A ``stream/write-granted``, ``stream/write-revoked`` or ``stream/ownership-transferred``.
+    """
 
-class RevokeWrite(_WriteOrder, frozen=True):
-    """A ``stream/revoke-write``: the owner takes a participant's right to write."""
-
-
-class TransferOwnership(msgspec.Struct, frozen=True):
-    """A ``stream/transfer-ownership``: the owner makes another participant the owner."""
-
-    by: str
     stream: str
-    new_owner: str
-    reason: str = ""
-
-
-class _WriteChange(msgspec.Struct, frozen=True):
-    stream: str
-    participant: str
     writers: tuple[str, ...]
-    reason: str = ""
-
-
-class WriteGranted(_WriteChange, frozen=True):
-    """A ``stream/write-granted`` of the gateway, with all that may write now."""
-
-
-class WriteRevoked(_WriteChange, frozen=True):
-    """A ``stream/write-revoked`` of the gateway, with all that may write now."""
-
-
-class OwnershipTransferred(msgspec.Struct, frozen=True):
-    """A ``stream/ownership-transferred`` of the gateway."""
-
-    stream: str
-    previous_owner: str
-    new_owner: str
-    writers: tuple[str, ...]
-    reason: str = ""
+    reason: str
+    owner: str = ""  # the new one; empty: it is as before
 
 
 class StreamLost(msgspec.Struct, frozen=True):
@@ -289,18 +263,7 @@ class StreamLost(msgspec.Struct, frozen=True):
     bytes: int  # of their data
 
 
-StreamMessage = (
-    StreamRequest
-    | StreamOpen
-    | StreamClose
-    | GrantWrite
-    | RevokeWrite
-    | TransferOwnership
-    | WriteGranted
-    | WriteRevoked
-    | OwnershipTransferred
-    | StreamLost
-)
+StreamMessage = StreamRequest | StreamOpen | StreamClose | WriterOrder | WriterChange | StreamLost
 """An envelope about a stream, read."""
 
 
@@ -337,47 +300,33 @@ def _close(read: _StreamPayloadReader) -> StreamClose:
     return StreamClose(read.by, named, read.text("reason"), about)
 
 
-def _write_order(
-    form: type[GrantWrite | RevokeWrite], read: _StreamPayloadReader
-) -> GrantWrite | RevokeWrite:
-    return form(read.by, read.stream(), read.name("participant_id"), read.text("reason"))
+def _writer_order(field: str, read: _StreamPayloadReader) -> WriterOrder:
+    return WriterOrder(read.stream(), read.name(field), read.text("reason"))
 
 
-def _transfer_ownership(read: _StreamPayloadReader) -> TransferOwnership:
-    return TransferOwnership(read.by, read.stream(), read.name("new_owner"), read.text("reason"))
+def _writer_change(read: _StreamPayloadReader) -> WriterChange:
+    stream, _ = read.stream(), read.name("participant_id")
+    return WriterChange(stream, read.writers(), read.text("reason"))
 
 
-def _write_change(
-    form: type[WriteGranted | WriteRevoked], read: _StreamPayloadReader
-) -> WriteGranted | WriteRevoked:
-    return form(read.stream(), read.name("participant_id"), read.writers(), read.text("reason"))
-
-
-def _transferred(read: _StreamPayloadReader) -> OwnershipTransferred:
-    return OwnershipTransferred(
-        read.stream(),
-        read.name("previous_owner"),
-        read.name("new_owner"),
-        read.writers(),
-        read.text("reason"),
-    )
-
-
-def _lost(read: _StreamPayloadReader) -> StreamLost:
-    return StreamLost(read.stream(), read.number("frames"), read.number("bytes"))
+def _transferred(read: _StreamPayloadReader) -> WriterChange:
+    stream, _, owner = read.stream(), read.name("previous_owner"), read.name("new_owner")
+    return WriterChange(stream, read.writers(), read.text("reason"), owner)
 
 
 _READERS: Final[dict[str, Callable[[_StreamPayloadReader], StreamMessage]]] = {
     kinds.STREAM_REQUEST: _request,
     kinds.STREAM_OPEN: _open,
     kinds.STREAM_CLOSE: _close,
-    kinds.STREAM_GRANT_WRITE: partial(_write_order, GrantWrite),
-    kinds.STREAM_REVOKE_WRITE: partial(_write_order, RevokeWrite),
-    kinds.STREAM_TRANSFER_OWNERSHIP: _transfer_ownership,
-    kinds.STREAM_WRITE_GRANTED: partial(_write_change, WriteGranted),
-    kinds.STREAM_WRITE_REVOKED: partial(_write_change, WriteRevoked),
+    kinds.STREAM_GRANT_WRITE: partial(_writer_order, "participant_id"),
+    kinds.STREAM_REVOKE_WRITE: partial(_writer_order, "participant_id"),
+    kinds.STREAM_TRANSFER_OWNERSHIP: partial(_writer_order, "new_owner"),
+    kinds.STREAM_WRITE_GRANTED: _writer_change,
+    kinds.STREAM_WRITE_REVOKED: _writer_change,
     kinds.STREAM_OWNERSHIP_TRANSFERRED: _transferred,
-    kinds.STREAM_LOST: _lost,
+    kinds.STREAM_LOST: lambda read: StreamLost(
+        read.stream(), read.number("frames"), read.number("bytes")
+    ),
 }
 
 MESSAGE_KINDS: Final = frozenset(_READERS)
@@ -420,10 +369,7 @@ class _StreamPayloadReader(PayloadReader):
         return _names(self.payload.get("authorized_writers"))
 
     def number(self, field: str) -> int:
-        count = self.count(field)
-        if count is None:
-            raise self.problem(f"its {field!r} must be a whole number that is not negative")
-        return count
+        return self.count(field, required=True) or 0
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -109,6 +109,11 @@ class TTLMap(Generic[K, V]):
         if self._size is not None:
             self._size += size
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._entries.clear()
+        self._used = 0
+
     def peek_all(self) -> Iterator[V]:
         """The values, whatever their age, oldest first."""
         return (entry[2] for entry in self._entries.values())

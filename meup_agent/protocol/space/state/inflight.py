@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -410,7 +410,14 @@ class InFlight:
             del self._kept_bytes[sender]
         if item.is_proposal:
             self._cancelled_requests.forget_all_of(item)
-            self._note_end(item, rule, failed=failed)
+            self._note_change(
+                item,
+                ended=True,
+                by=item.decided_by or "",
+                reason="" if item.state is ProposalState.EXPIRED else item.reason or "",
+                rule=rule,
+                failed=failed,
+            )
         proposal = item.fulfills
         if proposal is not None:
             del proposal.fulfilling[item.number]
@@ -573,22 +580,26 @@ class InFlight:
             if report is None or ended is None or not _may_report(ended, report):
                 continue
             item = self._decided.get((sender, ended.number), self.at / 1_000_000)
+            if item is not None:
+                step = ProposalEvent.REPORT if report.is_end else ProposalEvent.TAKEN
+                item.step(step, item.decided_by or "", item.reason)
+                item.report = report
             if not report.is_end:
                 ended.is_taken = True
-                if item is not None:
-                    item.step(ProposalEvent.TAKEN, item.decided_by or "", item.reason)
-                    item.report = report
                 continue
             ended.is_reported, is_permit = True, ended.state is ProposalState.PERMITTED
             if is_permit:
                 ended.state = ProposalState.FULFILLED
-            if item is not None:
-                item.step(ProposalEvent.REPORT, item.decided_by or "", item.reason)
-                item.report = report
-            failed = report.has_failed or not is_permit
             self._changes.append(
                 ProposalChange(
-                    sender, name, "", None, ended.state, ended=True, at=self.at, failed=failed
+                    sender,
+                    name,
+                    "",
+                    None,
+                    ended.state,
+                    ended=True,
+                    at=self.at,
+                    failed=report.has_failed or not is_permit,
                 )
             )
 
@@ -635,32 +646,12 @@ class InFlight:
         changes, self._changes = tuple(self._changes), []
         return changes
 
-    def _note_change(self, item: OpenItem, *, begins: bool = False) -> None:
-        (sender, name), tool = item.key, item.called[1]
-        self._changes.append(
-            ProposalChange(sender, name, tool, item.expires_at, item.state, begins, at=self.at)
-        )
-
-    def _note_end(self, item: OpenItem, rule: str, *, failed: bool) -> None:
-        (sender, name), tool = item.key, item.called[1]
-        # It expired at its deadline, whenever that was noticed.
-        expired = item.state is ProposalState.EXPIRED
-        expired_at = item.expires_at if expired else None
-        self._changes.append(
-            ProposalChange(
-                sender,
-                name,
-                tool,
-                item.expires_at,
-                item.state,
-                ended=True,
-                at=self.at if expired_at is None else expired_at,
-                by=item.decided_by or "",
-                reason="" if expired else item.reason or "",
-                rule=rule,
-                failed=failed,
-            )
-        )
+    def _note_change(self, item: OpenItem, **more: Any) -> None:
+        at = self.at
+        if item.state is ProposalState.EXPIRED and item.expires_at is not None:
+            at = item.expires_at  # whenever that was noticed
+        tool, until = item.called[1], item.expires_at
+        self._changes.append(ProposalChange(*item.key, tool, until, item.state, at=at, **more))
 
     # --- expiries ---
 

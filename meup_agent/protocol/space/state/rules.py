@@ -308,11 +308,13 @@ class Rules:
         if envelope.kind == kinds.MCP_REPORT:
             return self._check_report(arrival)
         if envelope.kind == kinds.MCP_REQUEST and not is_notification(arrival.payload):
-            refused = self._check_id(envelope)
-            return self.check_named(arrival) if refused is None else refused
+            return self._check_id(envelope) or self.check_named(arrival)
         if envelope.kind == kinds.MCP_PROPOSAL:
-            refused = self._check_id(envelope) or _check_keys(envelope, arrival.payload)
-            return self._check_room(envelope, arrival.at) if refused is None else refused
+            return (
+                self._check_id(envelope)
+                or _check_keys(envelope, arrival.payload)
+                or self._check_room(envelope, arrival.at)
+            )
         return None
 
     def _check_addressees(self, arrival: InboundFrame) -> Refusal | None:
@@ -392,14 +394,11 @@ class Rules:
                 "a renewal names one proposal in its correlation, and its later deadline in"
                 " 'expires_at', an RFC 3339 time with its zone",
             )
-        refused = self._check_proposer(renewal)
-        if refused is not None:
-            return refused
         problem = self._open.renewal_problem(renewal, until, arrival.at)
-        if not problem:
-            return None
         message = f"proposal {renewal.correlation[0]!r} gets no more time: {problem}"
-        return refuse(renewal, NOT_RENEWED, message)
+        return self._check_proposer(renewal) or (
+            refuse(renewal, NOT_RENEWED, message) if problem else None
+        )
 
     def _check_report(self, arrival: InboundFrame) -> Refusal | None:
         """Only its proposer tells what came of a permit, and once (PROTOCOL 4.20)."""
@@ -412,14 +411,11 @@ class Rules:
                 " (completed, failed, not_run or taken), perhaps 'exit_code', and at most"
                 f" {MAX_REPORTED_CHARS} characters of 'output'",
             )
-        refused = self._check_proposer(report)
-        if refused is not None:
-            return refused
         problem = self._open.report_problem(report)
-        if not problem:
-            return None
         message = f"of proposal {report.correlation[0]!r} nothing is to be reported: {problem}"
-        return refuse(report, NOT_REPORTED, message)
+        return self._check_proposer(report) or (
+            refuse(report, NOT_REPORTED, message) if problem else None
+        )
 
     def _check_proposer(self, withdraw: Envelope) -> Refusal | None:
         """Only the proposer withdraws; unknown and late withdraws pass (PROTOCOL 3, 4.1)."""

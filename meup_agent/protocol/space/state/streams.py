@@ -46,14 +46,12 @@ from meup_agent.protocol.wire.streams import (
     UNAUTHORIZED,
     UNAUTHORIZED_WRITE,
     WRITER_LEFT,
-    GrantWrite,
-    RevokeWrite,
     StreamClose,
     StreamInfo,
     StreamMessage,
     StreamOrigin,
     StreamRequest,
-    TransferOwnership,
+    WriterOrder,
     build_close,
     build_open,
     build_transferred,
@@ -187,7 +185,7 @@ class StreamStore:
             named = getattr(message, "stream", "")
             said = f"there is no open stream {named!r} here"
             return refuse(envelope, STREAM_NOT_FOUND, said, stream_id=named)
-        code, why = self._problem(stream, message, envelope.sender)
+        code, why = self._problem(stream, message, envelope)
         return refuse(envelope, code, why, stream_id=stream.id) if code else None
 
     def accept(
@@ -209,21 +207,21 @@ class StreamStore:
             case StreamClose():
                 self._remove(stream)
                 return stream.id, None
-            case TransferOwnership(new_owner=new_owner, reason=reason):
+            case WriterOrder(_, name, reason) if envelope.kind == kinds.STREAM_TRANSFER_OWNERSHIP:
                 stream.left_at = stream.beside = None
-                self._change(stream, new_owner)
+                self._change(stream, name)
                 kind = kinds.STREAM_OWNERSHIP_TRANSFERRED
                 told = build_transferred(stream.info, owner, reason)
-            case GrantWrite(participant=participant) | RevokeWrite(participant=participant):
-                if isinstance(message, RevokeWrite):
+            case WriterOrder(_, name, reason):
+                if envelope.kind == kinds.STREAM_REVOKE_WRITE:
                     kind = kinds.STREAM_WRITE_REVOKED
-                    stream.granted.pop(participant, None)
+                    stream.granted.pop(name, None)
                 else:
                     kind = kinds.STREAM_WRITE_GRANTED
-                    if participant != owner:
-                        stream.granted[participant] = None
+                    if name != owner:
+                        stream.granted[name] = None
                 self._change(stream, owner)
-                told = build_write_ack(stream.info, participant, message.reason)
+                told = build_write_ack(stream.info, name, reason)
             case _:
                 raise AssertionError(f"{envelope.kind} is not of a participant")
         return "", Broadcast(gateway_draft(kind, told, about=envelope.id))
@@ -349,18 +347,19 @@ class StreamStore:
         return Broadcast(msgspec.structs.replace(draft, id=origin.opened))
 
     def _problem(
-        self, stream: ActiveStream, message: StreamMessage, sender: str
+        self, stream: ActiveStream, message: StreamMessage, envelope: Envelope
     ) -> tuple[str, str]:
         """The reason for which a participant may not do something with a stream; empty: it may."""
-        info = stream.info
+        info, sender = stream.info, envelope.sender
         if isinstance(message, StreamClose):
             if _is_side(info, sender):
                 return "", ""
             return UNAUTHORIZED, f"only its owner, {info.owner!r}, and its only target close it"
         if sender != info.owner:
             return UNAUTHORIZED, f"only its owner, {info.owner!r}, says who may write to it"
-        name = getattr(message, "new_owner", "") or getattr(message, "participant", "")
-        if isinstance(message, RevokeWrite):
+        assert isinstance(message, WriterOrder)
+        name = message.participant
+        if envelope.kind == kinds.STREAM_REVOKE_WRITE:
             if name != info.owner:
                 return "", ""
             return INVALID_OPERATION, "its owner may always write to it; transfer it, or close it"
