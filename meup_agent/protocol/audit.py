@@ -40,7 +40,7 @@ from meup_agent.protocol.proposals import (
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state.grants import GrantEffect
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Envelope, moment_of, rfc3339
+from meup_agent.protocol.wire.envelope import Envelope, Record, moment_of, rfc3339
 from meup_agent.protocol.wire.payloads import (
     Call,
     Change,
@@ -146,7 +146,7 @@ class Step(msgspec.Struct):
     until: int = 0  # when it was said the last time; of a renewal, the deadline that it gave
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(Record):
     """The decision that brought a proposal to its final state."""
 
     # The participant that fulfilled or rejected it, its proposer, who withdrew it, or the gateway,
@@ -401,7 +401,7 @@ MAX_ASKED: Final = 1_000
 _WHOM: Final = ("recipient", "participant_id", "participant", "proposer")
 
 
-class SpaceOperation(msgspec.Struct, frozen=True):
+class SpaceOperation(Record):
     """One operation on the space."""
 
     seq: int
@@ -418,7 +418,7 @@ class SpaceOperation(msgspec.Struct, frozen=True):
     # that.
     ended: tuple[str, ...] = ()
     # The payload; empty if it has more than MAX_OPERATION_BYTES.
-    details: JsonObject = {}
+    details: JsonObject = {}  # noqa: RUF012  # a struct copies it
 
 
 def read_operation(entry: Entry) -> SpaceOperation | None:

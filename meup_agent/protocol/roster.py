@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import DIALECTS, spoken
+from meup_agent.protocol.wire.envelope import Record
 from meup_agent.protocol.wire.membership import (
     ASIDE,
     DIALECT,
@@ -43,7 +42,7 @@ MAX_SHARED_COMPILED: Final = 256
 """Compiled capabilities that they share."""
 
 
-class Participant(msgspec.Struct, frozen=True):
+class Participant(Record):
     """A participant of the space.
 
     Attributes:

@@ -15,6 +15,7 @@ import msgspec
 from meup_agent.errors import UsageError
 from meup_agent.protocol.exchange import Priority, Send, Wait
 from meup_agent.protocol.wire import kinds, payloads
+from meup_agent.protocol.wire.envelope import Record
 from meup_agent.protocol.wire.outcomes import Unsent
 from meup_agent.protocol.wire.payloads import MAX_TTL
 from meup_agent.protocol.wire.ttl_map import TTLMap
@@ -67,7 +68,7 @@ SECONDS_TO_LIVE: Final = {
 """Age beyond which an envelope is not sent any more."""
 
 
-class QueuedEnvelope(msgspec.Struct, frozen=True):
+class QueuedEnvelope(Record):
     """An envelope in the outbox."""
 
     draft: Envelope
@@ -75,7 +76,7 @@ class QueuedEnvelope(msgspec.Struct, frozen=True):
     since: float
 
 
-class QueuedFrame(msgspec.Struct, frozen=True):
+class QueuedFrame(Record):
     """A frame of a stream in the outbox, under a name of its own there."""
 
     name: str

@@ -21,10 +21,8 @@ from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-import msgspec
-
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.wire.envelope import Program, compile_program, is_list, is_object
+from meup_agent.protocol.wire.envelope import Program, Record, compile_program, is_list, is_object
 from meup_agent.protocol.wire.kinds import KINDS, canonical
 from meup_agent.protocol.wire.shown_text import BLANK
 
@@ -967,7 +965,7 @@ _STEP: Final = re.compile(
 )
 
 
-class Path(msgspec.Struct, frozen=True):
+class Path(Record):
     """A compiled path."""
 
     deep: bool  # it looks at everything below some node
@@ -1100,7 +1098,7 @@ _MISSING: Final = object()
 _EMPTY: Final[tuple[object, ...]] = (None, [], {})  # in which no reader would say that there is any
 
 
-class Pattern(msgspec.Struct, frozen=True):
+class Pattern(Record):
     """A compiled pattern."""
 
     source: object

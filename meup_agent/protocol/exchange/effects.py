@@ -8,10 +8,8 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Final, Literal, NamedTuple, TypeVar
 
-import msgspec
-
 from meup_agent.causes import Cause
-from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.envelope import Envelope, Record
 from meup_agent.protocol.wire.outcomes import (
     Ending,
     Expiry,
@@ -218,7 +216,7 @@ MAX_ALL_UNREAD_BYTES: Final = 64 * 1024 * 1024
 that are as many."""
 
 
-class StreamEnd(msgspec.Struct, frozen=True):
+class StreamEnd(Record):
     """The end of a stream.
 
     Attributes:
@@ -474,7 +472,7 @@ CONTROL_ROLES: Final = frozenset(
 """The roles of control messages, whose handlers begin before all others, also in a pause."""
 
 
-class Conflict(msgspec.Struct, frozen=True):
+class Conflict(Record):
     """A result for a proposal that we had given up (PROTOCOL 4.13), or a copied proposal id.
 
     Attributes:
@@ -494,7 +492,7 @@ class Conflict(msgspec.Struct, frozen=True):
     proposer: str = ""
 
 
-class Gap(msgspec.Struct, frozen=True):
+class Gap(Record):
     """An absence of ours of which the gateway no longer has every envelope.
 
     Attributes:
@@ -525,7 +523,7 @@ Subject = (
 )
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(Record):
     """The input of a handler."""
 
     role: Role
@@ -536,7 +534,7 @@ class Work(msgspec.Struct, frozen=True):
     handler: object = None
 
 
-class CaughtUp(msgspec.Struct, frozen=True):
+class CaughtUp(Record):
     """The replay of missed envelopes is over; what the gateway did not take is sent again."""
 
     missed: int
@@ -544,7 +542,7 @@ class CaughtUp(msgspec.Struct, frozen=True):
     gap: Gap | None  # the part that was not replayed; ``None``: nothing is missing
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(Record):
     """Put an envelope of ours into the outbox."""
 
     draft: Envelope
@@ -552,34 +550,34 @@ class Send(msgspec.Struct, frozen=True):
     again: bool = False  # it was sent before, under the same id
 
 
-class Unsend(msgspec.Struct, frozen=True):
+class Unsend(Record):
     """Take an envelope of ours out of the outbox: it has not left, or need not be sent again."""
 
     id: str
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(Record):
     """Start the handler of an exchange."""
 
     key: Key
     work: Work
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class Cancel(Record):
     """End the scope of a handler that runs."""
 
     key: Key
     cause: Cause
 
 
-class Wake(msgspec.Struct, frozen=True):
+class Wake(Record):
     """Wake the caller that waits for an exchange of ours, with its ending."""
 
     key: Key
     ending: Ending
 
 
-class Progressed(msgspec.Struct, frozen=True):
+class Progressed(Record):
     """Progress of an exchange of ours."""
 
     key: Key
@@ -588,7 +586,7 @@ class Progressed(msgspec.Struct, frozen=True):
     message: str
 
 
-class Drop(msgspec.Struct, frozen=True):
+class Drop(Record):
     """Count, and log, an envelope that was left out."""
 
     why: str  # a short code, the counter's name
@@ -596,7 +594,7 @@ class Drop(msgspec.Struct, frozen=True):
     expected: bool = False  # it happens among correct participants, and needs no line in the log
 
 
-class Leave(msgspec.Struct, frozen=True):
+class Leave(Record):
     """Leave the space: a participant has shut us down, and nothing runs any more."""
 
     by: str

@@ -26,6 +26,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import (
     TRANSIT_SECONDS,
     Envelope,
+    Record,
     draft,
     microseconds,
     read_moment,
@@ -62,7 +63,7 @@ OWN_ID_SECONDS = 600.0
 _BEGINNINGS = frozenset({kinds.MCP_REQUEST, kinds.MCP_PROPOSAL})
 
 
-class Resendable(msgspec.Struct, frozen=True):
+class Resendable(Record):
     """An envelope that may have to be sent again."""
 
     envelope: Envelope

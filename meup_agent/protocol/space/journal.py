@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-import msgspec
-
 from meup_agent.protocol.proposals import UNPERMITTED, ProposalState
-from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.envelope import Envelope, Record
 from meup_agent.protocol.wire.payloads import JsonObject
 
 MAX_SEARCHED: Final = 100_000
@@ -279,7 +277,7 @@ def facts_under(facts: Mapping[str, V], prefix: str) -> Iterator[tuple[str, V]]:
             yield key.removeprefix(prefix), value
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Entry(Record, gc=False):
     """An accepted envelope, and the facts that it made hold."""
 
     seq: int  # its number: grows in its space, also over restarts of the gateway

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
-
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state.streams import JoinState
-from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.envelope import Envelope, Record
 from meup_agent.protocol.wire.streams import StreamInfo
 
 # --- subscribers of a space ---
@@ -106,7 +104,7 @@ class ResumeProgress:
 # --- link ---
 
 
-class Connection(msgspec.Struct, frozen=True, gc=False):
+class Connection(Record, gc=False):
     """A connection in a space, by a number that no other one ever gets."""
 
     number: int
@@ -121,7 +119,7 @@ class Connection(msgspec.Struct, frozen=True, gc=False):
     is_local: bool = False  # it is a session in the gateway's own process
 
 
-class WelcomeMessage(msgspec.Struct, frozen=True):
+class WelcomeMessage(Record):
     """The welcome of a connection, which gets from then on all that is delivered."""
 
     connection: int
@@ -129,28 +127,28 @@ class WelcomeMessage(msgspec.Struct, frozen=True):
     join_state: JoinState
 
 
-class AcceptedMessage(msgspec.Struct, frozen=True):
+class AcceptedMessage(Record):
     """An entry that has an acknowledgement for the connection that sent it."""
 
     connection: int
     entry: Entry
 
 
-class DirectMessage(msgspec.Struct, frozen=True):
+class DirectMessage(Record):
     """An envelope of the gateway for some connections alone, if they are still here."""
 
     connections: tuple[int, ...]
     envelope: Envelope
 
 
-class EchoMessage(msgspec.Struct, frozen=True):
+class EchoMessage(Record):
     """An entry for one connection that sent its envelope again."""
 
     connection: int
     entry: Entry
 
 
-class CloseMessage(msgspec.Struct, frozen=True):
+class CloseMessage(Record):
     """The end of a connection."""
 
     connection: int
@@ -158,7 +156,7 @@ class CloseMessage(msgspec.Struct, frozen=True):
     reason: str
 
 
-class FrameMessage(msgspec.Struct, frozen=True):
+class FrameMessage(Record):
     """A frame for the readers of a stream."""
 
     stream: StreamInfo
@@ -166,7 +164,7 @@ class FrameMessage(msgspec.Struct, frozen=True):
     size: int
 
 
-class StreamEndMessage(msgspec.Struct, frozen=True):
+class StreamEndMessage(Record):
     """The end of a stream, whose readers are told first what they lost of it."""
 
     stream: str

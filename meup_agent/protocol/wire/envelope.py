@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, dataclass_transform
 
 import msgspec
 import re2 as _re2
@@ -85,7 +85,12 @@ def _options(max_bytes: int) -> Any:
     return options
 
 
-# --- JSON values ---
+# --- records and JSON values ---
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class Record(msgspec.Struct, frozen=True):
+    """A value that does not change."""
 
 
 def is_object(value: object) -> TypeIs[dict[str, Any]]:
@@ -337,7 +342,7 @@ def encode_leniently(value: object) -> bytes:
         raise NotExpressible(f"a value cannot be written as JSON: {error}") from None
 
 
-class Envelope(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Envelope(Record, kw_only=True, gc=False):
     """One message of a space.
 
     Attributes:

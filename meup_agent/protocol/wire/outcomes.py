@@ -32,7 +32,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import is_object
+from meup_agent.protocol.wire.envelope import Record, is_object
 from meup_agent.protocol.wire.payloads import (
     GRANT,
     UNKNOWN_PARTICIPANT,
@@ -59,7 +59,7 @@ _NOT_PLAIN: Final = re.compile(r"[*?\[\]{}]|^[!/$]")
 _DECIDES: Final = {"reason": "other"}
 
 
-class MissingCaller(msgspec.Struct, frozen=True):
+class MissingCaller(Record):
     """The lack of a participant that may make a call.
 
     Attributes:
@@ -239,7 +239,7 @@ class _CallAnswer:
         return None if self.is_error else value_of(cast("Responded | Fulfillment", self))
 
 
-class Responded(_CallAnswer, msgspec.Struct, frozen=True):
+class Responded(_CallAnswer, Record):
     """A request that was answered.
 
     Attributes:
@@ -266,7 +266,7 @@ class Responded(_CallAnswer, msgspec.Struct, frozen=True):
         return value_of(self)
 
 
-class Fulfillment(_CallAnswer, msgspec.Struct, frozen=True):
+class Fulfillment(_CallAnswer, Record):
     """A proposal that was carried out, with its response.
 
     Attributes:
@@ -377,7 +377,7 @@ def with_explain(rejection: Rejection, explain: Explain, words: str) -> Rejectio
     return replace(rejection, _explain=explain, _words=words)
 
 
-class Withdrawal(_Undone, msgspec.Struct, frozen=True):
+class Withdrawal(_Undone, Record):
     """A withdrawal of a proposal, or the end of the wait for a request by its own participant.
 
     Attributes:
@@ -397,7 +397,7 @@ class Withdrawal(_Undone, msgspec.Struct, frozen=True):
         return self.cause.code
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class Explanation(Record):
     """Words that explain a rejection of a proposal of ours, or a withdrawal of another's.
 
     Attributes:
@@ -415,7 +415,7 @@ class Explanation(msgspec.Struct, frozen=True):
     of_withdrawal: bool
 
 
-class FailedFulfillment(msgspec.Struct, frozen=True):
+class FailedFulfillment(Record):
     """A fulfillment that was tried, and came to nothing, so that the proposal was pending again.
 
     Attributes:
@@ -439,7 +439,7 @@ class FailedFulfillment(msgspec.Struct, frozen=True):
         return f"{self.by!r} had tried to fulfill it, which {self.cause.by!r} {ended}{said}"
 
 
-class Expiry(_Undone, msgspec.Struct, frozen=True):
+class Expiry(_Undone, Record):
     """A deadline that passed; what was sent was withdrawn or cancelled.
 
     Attributes:
@@ -459,7 +459,7 @@ class Expiry(_Undone, msgspec.Struct, frozen=True):
     failed: FailedFulfillment | None = None
 
 
-class Gone(_Undone, msgspec.Struct, frozen=True):
+class Gone(_Undone, Record):
     """An absence, for too long, of all participants that could answer (PROTOCOL 4.6).
 
     Attributes:
@@ -489,12 +489,12 @@ class Gone(_Undone, msgspec.Struct, frozen=True):
         return str(self.missing or "no participant that may is present")
 
 
-class GatewayRefused(msgspec.Struct, frozen=True):
+class GatewayRefused(Record):
     """A refusal by the gateway."""
 
     error: str
     message: str
-    details: JsonObject = {}
+    details: JsonObject = {}  # noqa: RUF012  # a struct copies it
 
     @classmethod
     def read(cls, payload: JsonObject, what: str, names: Iterable[str] = ()) -> GatewayRefused:
@@ -515,25 +515,25 @@ class GatewayRefused(msgspec.Struct, frozen=True):
         return cls(code, f"the gateway refused {what}: {code}{words}", payload)
 
 
-class Unsent(msgspec.Struct, frozen=True):
+class Unsent(Record):
     """An end before it was sent: it certainly did not leave."""
 
     why: str
 
 
-class Unknown(msgspec.Struct, frozen=True):
+class Unknown(Record):
     """An unknown outcome: it was sent, and an answer can no longer arrive."""
 
     why: str
 
 
-class LostRace(msgspec.Struct, frozen=True):
+class LostRace(Record):
     """A fulfilling request of ours that came second in the gateway's order (PROTOCOL 4.4)."""
 
     by: str
 
 
-class Unwanted(msgspec.Struct, frozen=True):
+class Unwanted(Record):
     """A fulfilling request of ours that was looked at again as it was to leave, and did not."""
 
     error: MeupError
@@ -554,7 +554,7 @@ MAX_REPORTED_CHARS: Final = 2_000
 """Characters of the output of a call that are told: its beginning, for people."""
 
 
-class PermitReport(msgspec.Struct, frozen=True, omit_defaults=True):
+class PermitReport(Record, omit_defaults=True):
     """The outcome of a permitted call, as its executor reports it (PROTOCOL 4.20).
 
     Attributes:

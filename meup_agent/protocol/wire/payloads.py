@@ -23,6 +23,7 @@ from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import (
     MAX_SAFE_INTEGER,
     Envelope,
+    Record,
     encode_leniently,
     find_unsafe_integer,
     is_list,
@@ -124,7 +125,7 @@ MAX_TTL: Final = 366 * 24 * 3600.0
 JsonObject = dict[str, Any]
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(Record):
     """The MCP message in a request's or proposal's payload."""
 
     method: str  # the MCP method, for example ``tools/call``; empty where there was none
@@ -604,7 +605,7 @@ def _has_name(value: object, name: str) -> bool:
     return False
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(Record):
     """One value that a fulfillment has and its proposal had otherwise.
 
     Attributes:
@@ -854,7 +855,7 @@ MAX_TOLD_VOTES: Final = 100
 """Votes that are kept of one decision: as many as a rule has voters."""
 
 
-class ToldRule(msgspec.Struct, frozen=True):
+class ToldRule(Record):
     """A rule, as a fulfilling request or a rejection tells it.
 
     Attributes:
@@ -945,7 +946,7 @@ MAX_FIELDS: Final = 64
 Direction = Literal["oldest", "newest"]
 
 
-class Pause(msgspec.Struct, frozen=True):
+class Pause(Record):
     """A participant is to begin nothing new until it is resumed, or a time is over.
 
     Attributes:
@@ -961,7 +962,7 @@ class Pause(msgspec.Struct, frozen=True):
     seconds: float | None = None
 
 
-class Resumption(msgspec.Struct, frozen=True):
+class Resumption(Record):
     """The end of a pause.
 
     Attributes:
@@ -975,7 +976,7 @@ class Resumption(msgspec.Struct, frozen=True):
     pauses: tuple[str, ...] = ()
 
 
-class StatusRequest(msgspec.Struct, frozen=True):
+class StatusRequest(Record):
     """A participant asks for our status.
 
     Attributes:
@@ -987,7 +988,7 @@ class StatusRequest(msgspec.Struct, frozen=True):
     fields: tuple[str, ...] = ()
 
 
-class Forget(msgspec.Struct, frozen=True):
+class Forget(Record):
     """We are to drop a part of our context.
 
     Attributes:
@@ -1003,7 +1004,7 @@ class Forget(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Compact(msgspec.Struct, frozen=True):
+class Compact(Record):
     """We are to shorten our context.
 
     Attributes:
@@ -1017,24 +1018,24 @@ class Compact(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class _Order(msgspec.Struct, frozen=True):
+class _Order(Record):
     by: str
     reason: str = ""
 
 
-class Clear(_Order, frozen=True):
+class Clear(_Order):
     """We are to drop all of our context. ``by`` asks for it, with a ``reason``."""
 
 
-class Restart(_Order, frozen=True):
+class Restart(_Order):
     """We are to begin anew; what ran has ended. ``by`` asks for it, with a ``reason``."""
 
 
-class Shutdown(_Order, frozen=True):
+class Shutdown(_Order):
     """We are to finish what runs, and to leave. ``by`` asks for it, with a ``reason``."""
 
 
-class ParticipantStatus(msgspec.Struct, frozen=True):
+class ParticipantStatus(Record):
     """The status of a participant, by its own word.
 
     Attributes:
@@ -1050,7 +1051,7 @@ class ParticipantStatus(msgspec.Struct, frozen=True):
     about: str | None = None
 
 
-class CompactDone(msgspec.Struct, frozen=True):
+class CompactDone(Record):
     """The end of a compaction.
 
     Attributes:
@@ -1066,7 +1067,7 @@ class CompactDone(msgspec.Struct, frozen=True):
     about: str | None = None
 
 
-class Acknowledgement(msgspec.Struct, frozen=True):
+class Acknowledgement(Record):
     """The word of a participant that it has got a chat message.
 
     Attributes:
@@ -1231,7 +1232,7 @@ ALREADY_EXISTS: Final = "already_exists"
 """The status of an invitation of a participant that the space has, in the published dialects."""
 
 
-class Grant(msgspec.Struct, frozen=True):
+class Grant(Record):
     """Capabilities that one participant gave to another.
 
     Attributes:
@@ -1249,7 +1250,7 @@ class Grant(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Revocation(msgspec.Struct, frozen=True):
+class Revocation(Record):
     """Capabilities that were taken away: those of a grant, or all that some patterns cover.
 
     Attributes:
@@ -1267,7 +1268,7 @@ class Revocation(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Invite(msgspec.Struct, frozen=True):
+class Invite(Record):
     """An invitation into the space; this gateway sends none to its address."""
 
     by: str
@@ -1277,7 +1278,7 @@ class Invite(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Kick(msgspec.Struct, frozen=True):
+class Kick(Record):
     """A removal from the space, until the participant is invited again."""
 
     by: str

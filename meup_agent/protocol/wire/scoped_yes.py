@@ -23,7 +23,13 @@ from meup_agent.protocol.capability.patterns import (
     WorkBudget,
 )
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import Envelope, encode_leniently, read_moment, rfc3339
+from meup_agent.protocol.wire.envelope import (
+    Envelope,
+    Record,
+    encode_leniently,
+    read_moment,
+    rfc3339,
+)
 from meup_agent.protocol.wire.payloads import (
     TOOL_CALL,
     YES,
@@ -85,7 +91,7 @@ class ArgumentScope:
             return False
 
 
-class YesTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class YesTerms(Record, omit_defaults=True, forbid_unknown_fields=True):
     """The payload that gives a scoped yes; its correlation names the proposal.
 
     Attributes:
@@ -131,7 +137,7 @@ class YesTerms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return ArgumentScope(self.arguments, self.others)
 
 
-class ScopedYes(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defaults=True):
+class ScopedYes(Record, kw_only=True, dict=True, omit_defaults=True):
     """A scoped yes, as the gateway keeps it.
 
     Attributes:
@@ -210,7 +216,7 @@ class ScopedYes(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit_defau
         return {**said, "used": self.used, **times}
 
 
-class KeptYes(msgspec.Struct, frozen=True):
+class KeptYes(Record):
     """A scoped yes of the gateway's list.
 
     Attributes:
@@ -240,7 +246,7 @@ def read_described(said: object) -> ScopedYes | None:
     return read
 
 
-class YesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class YesQuery(Record, forbid_unknown_fields=True):
     """The scoped yeses that are asked for.
 
     Attributes:

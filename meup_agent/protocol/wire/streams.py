@@ -15,7 +15,7 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import Envelope, is_list
+from meup_agent.protocol.wire.envelope import Envelope, Record, is_list
 from meup_agent.protocol.wire.payloads import (
     JsonObject,
     PayloadReader,
@@ -68,7 +68,7 @@ _OF_GATEWAY: Final = frozenset(
 _OF_OPEN: Final = frozenset({*_OF_GATEWAY, "encoding"})
 
 
-class StreamFrame(msgspec.Struct, frozen=True, gc=False):
+class StreamFrame(Record, gc=False):
     """One frame of a stream."""
 
     stream: str
@@ -110,7 +110,7 @@ def write_frame(stream: str, data: bytes) -> bytes:
     return b"#%b#%b" % (stream.encode(), data)
 
 
-class StreamOrigin(msgspec.Struct, frozen=True):
+class StreamOrigin(Record):
     """The envelopes that a stream comes from.
 
     Attributes:
@@ -128,7 +128,7 @@ class StreamOrigin(msgspec.Struct, frozen=True):
         return (self.by == by and self.request in about) or self.opened in about
 
 
-class StreamInfo(msgspec.Struct, frozen=True):
+class StreamInfo(Record):
     """A stream that is open, as ``stream/open`` and the welcome's ``active_streams`` say it.
 
     Attributes:
@@ -147,7 +147,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     writers: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     created: str = ""
-    fields: JsonObject = {}
+    fields: JsonObject = {}  # noqa: RUF012  # a struct copies it
     about: tuple[str, ...] = ()
     origin: StreamOrigin | None = None
 
@@ -205,24 +205,24 @@ def read_active_streams(welcome: JsonObject) -> tuple[StreamInfo, ...] | None:
     return tuple(stream for stream in map(read_stream, listed) if stream is not None)
 
 
-class StreamRequest(msgspec.Struct, frozen=True):
+class StreamRequest(Record):
     """A ``stream/request``: its sender wants a stream of its own to write."""
 
     id: str  # the envelope's, which the answer names
     by: str
     targets: tuple[str, ...] = ()  # the participants that are to get its frames; empty: all
-    fields: JsonObject = {}
+    fields: JsonObject = {}  # noqa: RUF012  # a struct copies it
     about: tuple[str, ...] = ()  # the messages that motivated it: the envelope's correlation
 
 
-class StreamOpen(msgspec.Struct, frozen=True):
+class StreamOpen(Record):
     """A ``stream/open``: the gateway's answer to a request, which every member hears."""
 
     stream: StreamInfo
     request: str  # the id of the request
 
 
-class StreamClose(msgspec.Struct, frozen=True):
+class StreamClose(Record):
     """A ``stream/close``, of a participant or the gateway."""
 
     by: str
@@ -232,7 +232,7 @@ class StreamClose(msgspec.Struct, frozen=True):
     about: tuple[str, ...] = ()
 
 
-class WriterOrder(msgspec.Struct, frozen=True):
+class WriterOrder(Record):
     """An owner's word on who may write its stream, or owns it from now on.
 
     A ``stream/grant-write``, ``stream/revoke-write`` or ``stream/transfer-ownership``.
@@ -243,7 +243,7 @@ class WriterOrder(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class WriterChange(msgspec.Struct, frozen=True):
+class WriterChange(Record):
     """The gateway's word on the same, with all that may write now.
 
     A ``stream/write-granted``, ``stream/write-revoked`` or ``stream/ownership-transferred``.
@@ -255,7 +255,7 @@ class WriterChange(msgspec.Struct, frozen=True):
     owner: str = ""  # the new one; empty: it is as before
 
 
-class StreamLost(msgspec.Struct, frozen=True):
+class StreamLost(Record):
     """A ``stream/lost`` of the gateway: so many frames its reader was too slow for."""
 
     stream: str

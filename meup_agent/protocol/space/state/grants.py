@@ -41,7 +41,7 @@ from meup_agent.protocol.space.state.indexes import (
     refuse_unknown,
 )
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import Envelope
+from meup_agent.protocol.wire.envelope import Envelope, Record
 from meup_agent.protocol.wire.payloads import (
     ALREADY_EXISTS,
     INVITE_ACK,
@@ -76,7 +76,7 @@ def member_capabilities(
     return compile_capabilities([*own, _WITHDRAW], place=place)
 
 
-class HeldGrant(Grant, frozen=True, kw_only=True):
+class HeldGrant(Grant, kw_only=True):
     """A grant in force."""
 
     number: int  # its place in the order of grants
@@ -89,7 +89,7 @@ class HeldGrant(Grant, frozen=True, kw_only=True):
         return Fact(GRANT_FACT + value.pop("id"), value)
 
 
-class GrantEffect(msgspec.Struct, frozen=True):
+class GrantEffect(Record):
     """The effect that an entry had on the grants of its space, as its facts tell it."""
 
     # Of a grant: the grants to its granter that it rests on; none: the configuration.
