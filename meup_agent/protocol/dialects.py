@@ -224,9 +224,6 @@ def _id_of(frame: bytes) -> str | None:
 #
 # Everything else stays byte for byte (PROTOCOL 1, *forward unchanged*).
 
-DECISIONS: Final = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
-"""Kinds that name their proposal in the payload where a dialect has no correlation field."""
-
 Members = dict[str, Any]
 
 _decode_participant = msgspec.json.Decoder(dict[str, Any]).decode
@@ -525,7 +522,8 @@ def _write(envelope: Envelope) -> bytes:
     correlation, all_ids = one_and_all(envelope.correlation)
     if envelope.kind in _MCPX_ONLY:
         raise NotExpressible(f"{NAME} has another meaning for the kind {envelope.kind!r}")
-    if envelope.kind in DECISIONS and correlation is not None:
+    # It names the proposal in the payload where a dialect has no correlation field.
+    if envelope.kind in kinds.DECISIONS and correlation is not None:
         payload = with_proposal_id(envelope, NAME, correlation)
     else:
         payload = translated(envelope, NAME, WITH_MESSAGE)
@@ -560,7 +558,7 @@ def _referenced_id(kind: str, rpc: _Rpc) -> str | None:
     """Return the id to which the payload itself refers."""
     if kind == kinds.MCP_RESPONSE:
         return rpc.id
-    if kind in DECISIONS:
+    if kind in kinds.DECISIONS:
         return rpc.proposal_id
     return None
 

@@ -137,7 +137,7 @@ class RequestIndex:
             senders=SETTLED_SENDERS, count=SETTLED_A_SENDER, seconds=SETTLED_SECONDS
         )
         # Approvals whose id their sender used for another request since (PROTOCOL 6).
-        self._replaced: PerSenderTTLMap[int, bool] = PerSenderTTLMap(
+        self.replaced: PerSenderTTLMap[int, bool] = PerSenderTTLMap(
             senders=SETTLED_SENDERS, count=SETTLED_A_SENDER, seconds=SETTLED_SECONDS
         )
 
@@ -171,13 +171,6 @@ class RequestIndex:
         """The request under an envelope id, open or ended lately."""
         return self._by_id.get(name) or self._settled.get(*name, now)
 
-    def note_replaced(self, sender: str, approval: int, now: float) -> None:
-        """Note that another request has the id of one that carries a proposal out."""
-        self._replaced.put(sender, approval, True, now)
-
-    def was_replaced(self, sender: str, approval: int, now: float) -> bool:
-        return self._replaced.get(sender, approval, now) is not None
-
     def find_named(self, name: Name) -> InboundExchange | None:
         """The open request that a ``requestId`` names, by either id (PROTOCOL 4.8)."""
         return self._by_rpc_id.get(name) or self._by_id.get(name)
@@ -192,8 +185,9 @@ class RequestIndex:
     def is_anothers(self, name: Name) -> bool:
         """True if a ``requestId`` names an open request of another sender."""
         sender, request_id = name
-        names = (*self._by_id, *self._by_rpc_id)
-        return any(each == request_id and by != sender for by, each in names)
+        return any(
+            each == request_id and by != sender for by, each in (*self._by_id, *self._by_rpc_id)
+        )
 
     def answered_by(self, response: Envelope) -> list[InboundExchange]:
         """The open requests that a response answers."""

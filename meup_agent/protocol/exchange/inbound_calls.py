@@ -217,8 +217,8 @@ class InboundRequests(TablePart):
         if known == fingerprint and not is_made_anew:
             if isinstance(found, Settled) and found.answer_id is not None:
                 self._context.envelope_sender.resend(found.answer_id)
-        elif not (is_approval and requests.was_replaced(envelope.sender, fingerprint, now)):
-            requests.note_replaced(envelope.sender, known, now)
+        elif not (is_approval and requests.replaced.get(envelope.sender, fingerprint, now)):
+            requests.replaced.put(envelope.sender, known, True, now)
             if not isinstance(found, Settled):
                 found.superseded = True
                 requests.remove(found)
@@ -283,16 +283,14 @@ class InboundRequests(TablePart):
         cause = cause_of_cancel(
             call.params, by=envelope.sender, exchange_id=request_id, at=context.now
         )
-        self._free_proposal(requester, (request_id, *envelope.correlation), cause)
+        names = (request_id, *envelope.correlation)
+        record = context.fold.cancel(requester, names, context.now, cause)
+        if record is not None:
+            self._reader.note_fulfillment_ended(record)
         if requester != envelope.sender:
             self._outbound.end_by_gateway(requester, request_id, cause.code)
         if concerns:
             self._cancel_handler(envelope, call, (requester, request_id))
-
-    def _free_proposal(self, requester: str, names: tuple[str, ...], cause: Cause) -> None:
-        record = self._context.fold.cancel(requester, names, self._context.now, cause)
-        if record is not None:
-            self._reader.note_fulfillment_ended(record)
 
     def _cancel_handler(self, envelope: Envelope, call: Call, name: tuple[str, str]) -> None:
         """Cancel the handler of a request; one that comes first is kept (PROTOCOL 4.7)."""
@@ -765,10 +763,9 @@ class ControlMessages(TablePart):
             case StatusRequest():
                 if not self._notify(Role.STATUS_REQUEST, envelope, control):
                     self._answer_status(self._word, envelope, control.fields)
-            case Forget():
-                self._carry_out(Role.FORGET, control, envelope)
-            case Clear():
-                self._carry_out(Role.CLEAR, control, envelope)
+            case Forget() | Clear():
+                role = Role.FORGET if isinstance(control, Forget) else Role.CLEAR
+                self._carry_out(role, control, envelope)
             case Compact():
                 if self._notify(Role.COMPACT, envelope, control):
                     self._answer_status("compacting", envelope)

@@ -193,42 +193,6 @@ class OutboundExchange(msgspec.Struct):
         return envelope.concerns(me) and (not self.draft.to or envelope.sender in self.draft.to)
 
 
-class OutboundIndex:
-    """The requests and proposals of our own that are open, or have ended lately."""
-
-    def __init__(self, context: TableContext) -> None:
-        self._context = context
-        self._open: dict[str, OutboundExchange] = {}
-        self._ended: TTLMap[str, OutboundExchange] = TTLMap(
-            count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
-        )
-
-    def __len__(self) -> int:
-        """The number of open ones."""
-        return len(self._open)
-
-    def find(self, exchange_id: str) -> OutboundExchange | None:
-        return self._open.get(exchange_id) or self._ended.get(exchange_id, self._context.now)
-
-    def find_open(self, exchange_id: str) -> OutboundExchange | None:
-        return self._open.get(exchange_id)
-
-    def find_own_proposal(self, record: ProposalEntry) -> OutboundExchange | None:
-        """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
-        exchange = self.find(record.key.id)
-        return exchange if exchange is not None and exchange.proposal is record else None
-
-    def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
-        return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
-
-    def open_proposals(self) -> list[OutboundExchange]:
-        """The proposals that are open, oldest first; blocked ones, too."""
-        return [exchange for exchange in self._open.values() if exchange.is_proposal]
-
-    def knows(self, envelope_id: str) -> bool:
-        return self.find(envelope_id) is not None
-
-
 def able_to_fulfill(record: ProposalEntry, roster: Roster) -> Iterator[str]:
     """The present participants whose announced capabilities allow the fulfilling request."""
     request, to = payloads.fulfilling_request(record.call)
@@ -394,12 +358,6 @@ def together(
     ]
 
 
-def _is_question(request: Envelope) -> bool:
-    """True if a request is part of an exchange of its addressee's."""
-    meta = payloads.read_call(request.payload).meta
-    return bool(payloads.exchanges_of(request.correlation, meta))
-
-
 @dataclass
 class AbsenceWatch:
     """Tells when the wait for a request or proposal of ours ends, and how, if none is there."""
@@ -449,7 +407,7 @@ class AbsenceWatch:
     def _is_for_beside(self, exchange: OutboundExchange) -> bool:
         """True if a connection beside may answer a request: a question, or one that is a permit."""
         if exchange.fulfilling is None:
-            return _is_question(exchange.draft)
+            return bool(payloads.exchanges_of(exchange.draft.correlation, exchange.call.meta))
         record = exchange.fulfilling.record
         return record is not None and record.asks_permit
 
@@ -504,7 +462,7 @@ class FulfillmentCheck:
     """Refuses a fulfilling request whose proposal is not wanted any more."""
 
     _context: TableContext
-    _index: OutboundIndex
+    _index: OutboundTracker
 
     def check(
         self, exchange: OutboundExchange, fulfilling: FulfillmentTarget
@@ -525,7 +483,8 @@ class FulfillmentCheck:
             if not state.is_pending:
                 raise AlreadyDecided(proposal.id, state)
             request = record.in_progress
-            if request is not None and not _is_of(request, exchange):
+            own = (exchange.key.sender, exchange.key.id)  # sent before
+            if request is not None and (request.by, request.envelope.id) != own:
                 raise AlreadyInProgress(proposal.id, request.by)
         if context.tombstones.get("withdrawn", *proposal, now) is not None:
             raise AlreadyDecided(proposal.id, ProposalState.WITHDRAWN)
@@ -551,19 +510,9 @@ class FulfillmentCheck:
         """The ending of a fulfilling request that is not wanted any more as it is to leave."""
         try:
             self.check(exchange, fulfilling)
-        except (
-            AlreadyDecided,
-            AlreadyInProgress,
-            AmbiguousProposal,
-            ParticipantGone,
-        ) as error:
+        except (AlreadyDecided, AlreadyInProgress, AmbiguousProposal, ParticipantGone) as error:
             return Unwanted(error)
         return None
-
-
-def _is_of(request: FulfillingRequest, exchange: OutboundExchange) -> bool:
-    """True if a request that is out is this exchange, sent before."""
-    return (request.by, request.envelope.id) == (exchange.key.sender, exchange.key.id)
 
 
 # --- dependencies ---
@@ -583,7 +532,7 @@ MAX_BLOCKED: Final = 1_000
 class DependencyTracker:
     """Tells which blocked proposals to offer, and which to withdraw, as others have ended."""
 
-    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
+    def __init__(self, context: TableContext, index: OutboundTracker) -> None:
         self._context = context
         self._index = index
         self._awaited: dict[str, set[str]] = {}  # by blocked proposal, what it still waits for
@@ -728,7 +677,7 @@ RENEWAL_SECONDS: Final = 300.0
 class OutboundRenewals:
     """Moves the deadlines of our own proposals, and of what waits on renewed ones."""
 
-    def __init__(self, context: TableContext, index: OutboundIndex) -> None:
+    def __init__(self, context: TableContext, index: OutboundTracker) -> None:
         self._context = context
         self._index = index
         # Renewals that the gateway may refuse, each with the deadlines before it.
@@ -797,11 +746,15 @@ class OutboundRenewals:
 # --- outbound tracker ---
 
 
-class OutboundTracker(OutboundIndex):
+class OutboundTracker:
     """Tracks every request and proposal of our own that is open, or has ended lately."""
 
     def __init__(self, context: TableContext) -> None:
-        super().__init__(context)
+        self._context = context
+        self._open: dict[str, OutboundExchange] = {}
+        self._ended: TTLMap[str, OutboundExchange] = TTLMap(
+            count=ENDED_COUNT, seconds=ENDED_SECONDS, size=ENDED_SIZE
+        )
         self._dependents = DependencyTracker(context, self)
         self._settled: deque[tuple[str, Ending]] = deque()  # those whose dependents are looked at
         self._check = FulfillmentCheck(context, self)
@@ -811,6 +764,31 @@ class OutboundTracker(OutboundIndex):
         self._fulfilled: TTLMap[ProposalKey, bool] = TTLMap(
             count=MAX_PROPOSALS, seconds=float("inf")
         )
+
+    def __len__(self) -> int:
+        """The number of open ones."""
+        return len(self._open)
+
+    def find(self, exchange_id: str) -> OutboundExchange | None:
+        return self._open.get(exchange_id) or self._ended.get(exchange_id, self._context.now)
+
+    def find_open(self, exchange_id: str) -> OutboundExchange | None:
+        return self._open.get(exchange_id)
+
+    def find_own_proposal(self, record: ProposalEntry) -> OutboundExchange | None:
+        """Our wait for a proposal's outcome, open or ended lately; ``None`` if it is not ours."""
+        exchange = self.find(record.key.id)
+        return exchange if exchange is not None and exchange.proposal is record else None
+
+    def open_fulfillments(self, proposal: ProposalKey) -> list[OutboundExchange]:
+        return [exchange for exchange in self._open.values() if exchange.fulfills == proposal]
+
+    def open_proposals(self) -> list[OutboundExchange]:
+        """The proposals that are open, oldest first; blocked ones, too."""
+        return [exchange for exchange in self._open.values() if exchange.is_proposal]
+
+    def knows(self, envelope_id: str) -> bool:
+        return self.find(envelope_id) is not None
 
     def _open_and_offered(self, exchange_id: str) -> OutboundExchange | None:
         exchange = self._open.get(exchange_id)
@@ -1037,14 +1015,6 @@ class OutboundTracker(OutboundIndex):
         match action:
             case OutboundAction.OFFER:
                 self._dependents.offer(exchange)
-            case (
-                OutboundAction.KEEP
-                | OutboundAction.IGNORE
-                | OutboundAction.LATE
-                | OutboundAction.RESULT
-                | OutboundAction.UNKNOWN
-            ):
-                pass
             case OutboundAction.NOTE_SENT:
                 exchange.lost = False
                 if exchange.fulfilling is not None:

@@ -88,19 +88,6 @@ SEEN_SECONDS = 600.0
 MALFORMED_CALL: Final = "malformed_call"
 """The counter of calls that are refused before any reader sees them."""
 
-_EXCHANGES: Final = frozenset(
-    {
-        kinds.MCP_PROPOSAL,
-        kinds.MCP_WITHDRAW,
-        kinds.MCP_REJECT,
-        kinds.MCP_RENEW,
-        kinds.MCP_REPORT,
-        kinds.MCP_REQUEST,
-        kinds.MCP_RESPONSE,
-    }
-)
-"""The kinds that do no harm twice: the state of the exchange tells a copy from a new one."""
-
 
 @dataclass
 class InboundDispatcher(TablePart):
@@ -165,32 +152,31 @@ class InboundDispatcher(TablePart):
 
     def _from_others(self, envelope: Envelope) -> None:
         call: Call | None = None
-        if envelope.kind in (kinds.MCP_REQUEST, kinds.MCP_PROPOSAL):
+        if envelope.kind in kinds.BEGINNINGS:
             payload = envelope.payload
             if problem := _problem(envelope, payload):
                 self._refuse_call(envelope, problem)
                 return
             call = payloads.read_call(payload)
         watcher = self._context.find_handler(Role.KIND, envelope, None)
-        is_exchange = envelope.kind in _EXCHANGES
+        is_exchange = envelope.kind in kinds.EXCHANGES
         # Only a watcher cares whether an envelope of an exchange came before.
         is_new = (is_exchange and not watcher) or self._is_new(envelope)
+        concerns_us = envelope.concerns(self._context.me)
         if is_exchange:
             self._exchange(envelope, call)
         elif not is_new:
             self._context.drop("duplicate", envelope, expected=True)
-        elif envelope.kind == kinds.CHAT and envelope.concerns(self._context.me):
+        elif envelope.kind == kinds.CHAT and concerns_us:
             if envelope.correlation:
                 for explanation in self.reader.explanations.read(envelope, self._context.now):
                     self._scheduler.notify(Role.EXPLANATION, envelope, explanation)
             self._scheduler.notify(Role.CHAT, envelope)
             self._acknowledge(envelope)
-        elif envelope.kind == kinds.CHAT_CANCEL and envelope.concerns(self._context.me):
+        elif envelope.kind == kinds.CHAT_CANCEL and concerns_us:
             self._cancel_chat(envelope)
-        elif envelope.kind == kinds.CHAT_ACKNOWLEDGE and envelope.concerns(self._context.me):
-            self._scheduler.notify(
-                Role.ACKNOWLEDGE, envelope, read_acknowledgement(envelope), droppable=True
-            )
+        elif envelope.kind == kinds.CHAT_ACKNOWLEDGE and concerns_us:
+            self._scheduler.notify(Role.ACKNOWLEDGE, envelope, read_acknowledgement(envelope))
         elif envelope.kind in CONTROL_KINDS:
             self.control.receive(envelope)
         elif envelope.kind in (GRANT, REVOKE):
@@ -224,7 +210,7 @@ class InboundDispatcher(TablePart):
             and not envelope.correlation
             and self._context.me not in envelope.to
         )
-        if envelope.kind in _EXCHANGES and not says_nothing:
+        if envelope.kind in kinds.EXCHANGES and not says_nothing:
             self._exchange(envelope)
 
     def _from_sibling(self, envelope: Envelope) -> None:
@@ -242,7 +228,7 @@ class InboundDispatcher(TablePart):
         store, key = self._context.proposal_store, ProposalKey(envelope.sender, envelope.id)
         if envelope.kind == kinds.MCP_PROPOSAL and store.get(key, self._context.now) is None:
             store.add(envelope, self._context.now)
-        if envelope.kind in _EXCHANGES:
+        if envelope.kind in kinds.EXCHANGES:
             self._exchange(envelope)
             self._end_decided(envelope)
         elif envelope.kind.startswith("stream/"):

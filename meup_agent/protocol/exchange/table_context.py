@@ -60,9 +60,6 @@ OWN_ID_SECONDS = 600.0
 """Time that an echo may take; longer than any reconnect that is still useful."""
 
 
-_BEGINNINGS = frozenset({kinds.MCP_REQUEST, kinds.MCP_PROPOSAL})
-
-
 class Resendable(Record):
     """An envelope that may have to be sent again."""
 
@@ -136,8 +133,7 @@ class EnvelopeSender:
     def _explained(self, about: tuple[str, ...]) -> Resendable | None:
         """The rejection or withdraw of ours that a chat explains, while it may be sent again."""
         item = self._kept.get(about[0], self.now) if len(about) == 1 else None
-        ends = (kinds.MCP_REJECT, kinds.MCP_WITHDRAW)
-        return item if item is not None and item.envelope.kind in ends else None
+        return item if item and item.envelope.kind in kinds.DECISIONS else None
 
     def transmit(self, envelope: Envelope, priority: Priority, *, again: bool = False) -> None:
         self._own.put(envelope.id, True, self.now)
@@ -165,7 +161,7 @@ class EnvelopeSender:
 
     def note_sibling(self, envelope: Envelope) -> None:
         """Remember an envelope that another process sent under our name."""
-        self._siblings.put(envelope.id, envelope.kind in _BEGINNINGS, self.now)
+        self._siblings.put(envelope.id, envelope.kind in kinds.BEGINNINGS, self.now)
 
     def is_from_sibling(self, names: Iterable[str]) -> bool:
         """True if one of these envelopes was sent by another process under our name."""

@@ -17,6 +17,14 @@ MCP_RENEW: Final = "mcp/renew"
 """Ours: its proposer gives a proposal more time (PROTOCOL 4.17)."""
 MCP_REPORT: Final = "mcp/report"
 """Ours: its executor tells what came of a call that it was permitted (PROTOCOL 4.20)."""
+
+BEGINNINGS: Final = frozenset({MCP_REQUEST, MCP_PROPOSAL})
+"""The kinds with which an exchange begins."""
+DECISIONS: Final = frozenset({MCP_WITHDRAW, MCP_REJECT})
+"""The kinds that end a proposal, or may."""
+EXCHANGES: Final = BEGINNINGS | DECISIONS | {MCP_RESPONSE, MCP_RENEW, MCP_REPORT}
+"""The kinds that do no harm twice: the state of the exchange tells a copy from a new one."""
+
 CHAT: Final = "chat"
 CHAT_ACKNOWLEDGE: Final = "chat/acknowledge"
 CHAT_CANCEL: Final = "chat/cancel"

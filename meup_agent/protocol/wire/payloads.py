@@ -10,7 +10,6 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Any, Final, Literal, TypeGuard, cast
 
 import msgspec
@@ -1120,10 +1119,6 @@ def _pause(read: PayloadReader) -> Pause:
     return Pause(read.envelope.id, read.by, reason, seconds)
 
 
-def _resumption(read: PayloadReader) -> Resumption:
-    return Resumption(read.by, read.text("reason"), read.envelope.correlation)
-
-
 def _status_request(read: PayloadReader) -> StatusRequest:
     said: object = read.payload.get("fields", [])
     listed = as_list(said)
@@ -1140,37 +1135,27 @@ def _forget(read: PayloadReader) -> Forget:
     return Forget(read.by, direction, read.count("entries"), read.text("reason"))
 
 
-def _compact(read: PayloadReader) -> Compact:
-    return Compact(read.by, read.count("target_tokens"), read.text("reason"))
-
-
-def _order(
-    form: type[Clear | Restart | Shutdown], read: PayloadReader
-) -> Clear | Restart | Shutdown:
-    return form(read.by, read.text("reason"))
-
-
-def _status(read: PayloadReader) -> ParticipantStatus:
-    said = as_text(read.payload.get("status"))
-    return ParticipantStatus(read.by, said, read.payload, _first(read.envelope.correlation))
-
-
-def _compact_done(read: PayloadReader) -> CompactDone:
-    skipped = read.payload.get("skipped") is True
-    return CompactDone(read.by, skipped, read.payload, _first(read.envelope.correlation))
-
-
 _CONTROL_READERS: Final[dict[str, Callable[[PayloadReader], Control]]] = {
     PAUSE: _pause,
-    RESUME: _resumption,
+    RESUME: lambda read: Resumption(read.by, read.text("reason"), read.envelope.correlation),
     REQUEST_STATUS: _status_request,
-    STATUS: _status,
+    STATUS: lambda read: ParticipantStatus(
+        read.by,
+        as_text(read.payload.get("status")),
+        read.payload,
+        _first(read.envelope.correlation),
+    ),
     FORGET: _forget,
-    COMPACT: _compact,
-    COMPACT_DONE: _compact_done,
-    CLEAR: partial(_order, Clear),
-    RESTART: partial(_order, Restart),
-    SHUTDOWN: partial(_order, Shutdown),
+    COMPACT: lambda read: Compact(read.by, read.count("target_tokens"), read.text("reason")),
+    COMPACT_DONE: lambda read: CompactDone(
+        read.by,
+        read.payload.get("skipped") is True,
+        read.payload,
+        _first(read.envelope.correlation),
+    ),
+    CLEAR: lambda read: Clear(read.by, read.text("reason")),
+    RESTART: lambda read: Restart(read.by, read.text("reason")),
+    SHUTDOWN: lambda read: Shutdown(read.by, read.text("reason")),
 }
 CONTROL_KINDS: Final = frozenset(_CONTROL_READERS)
 """The kinds of participant control."""
@@ -1322,25 +1307,17 @@ def _revocation(read: _ManagementReader) -> Revocation:
     )
 
 
-def _invite(read: _ManagementReader) -> Invite:
-    return Invite(
+_MANAGEMENT_READERS: Final[dict[str, Callable[[_ManagementReader], Management]]] = {
+    GRANT: _grant,
+    REVOKE: _revocation,
+    INVITE: lambda read: Invite(
         read.by,
         read.new_name("participant_id"),
         read.capabilities("initial_capabilities"),
         read.text("email"),
         read.text("reason"),
-    )
-
-
-def _kick(read: _ManagementReader) -> Kick:
-    return Kick(read.by, read.name("participant_id"), read.text("reason"))
-
-
-_MANAGEMENT_READERS: Final[dict[str, Callable[[_ManagementReader], Management]]] = {
-    GRANT: _grant,
-    REVOKE: _revocation,
-    INVITE: _invite,
-    KICK: _kick,
+    ),
+    KICK: lambda read: Kick(read.by, read.name("participant_id"), read.text("reason")),
 }
 
 MANAGEMENT_KINDS: Final = frozenset(_MANAGEMENT_READERS)

@@ -138,13 +138,6 @@ def _may_report(ended: EndedItem, report: PermitReport) -> bool:
     return not ended.is_reported and (ended.state is ProposalState.PERMITTED or ran_anyway)
 
 
-def listing_of(payload: JsonObject) -> str | None:
-    """The cursor of a request for tools, empty for the first page; ``None`` for any other."""
-    if payload.get("method") != payloads.TOOL_LIST:
-        return None
-    return payloads.kept_name(as_object(payload.get("params")).get("cursor"))
-
-
 # --- inflight ---
 
 MAX_OPEN_REQUESTS: Final = 1_000
@@ -170,21 +163,8 @@ MAX_KEPT_REASON_CHARS: Final = 64
 MAX_OPEN_BYTES: Final = 4 * 1024 * 1024
 """Bytes of frames and payloads that are kept of a participant, to decide about them again."""
 
-TRACKED_KINDS: Final = frozenset(
-    {
-        kinds.MCP_PROPOSAL,
-        kinds.MCP_REQUEST,
-        kinds.MCP_RESPONSE,
-        kinds.MCP_WITHDRAW,
-        kinds.MCP_REJECT,
-        kinds.MCP_RENEW,
-        kinds.MCP_REPORT,
-        kinds.SYSTEM_EXPIRED,
-    }
-)
+TRACKED_KINDS: Final = kinds.EXCHANGES | {kinds.SYSTEM_EXPIRED}
 """The kinds with which something begins or ends, or is decided."""
-
-_BEGIN: Final = (kinds.MCP_PROPOSAL, kinds.MCP_REQUEST)
 
 _REASONS: Final = frozenset(map(str, Reason))
 
@@ -288,9 +268,6 @@ class InFlight:
                 return False
         return bool(known)
 
-    def proposals_under(self, ids: tuple[str, ...]) -> list[OpenItem]:
-        return [item for each in ids for item in self.proposals.under(each)]
-
     def has_begun(self, participant: str, names: Iterable[str]) -> bool:
         """True if a participant began something under one of some ids, open or remembered."""
         shelves = (self._requests, self.proposals)
@@ -362,7 +339,7 @@ class InFlight:
         """Follow an accepted envelope, of a tracked kind; what begins with it, if anything does."""
         self.at = at
         # The bytes of what has expired are no one's, whenever they were counted last.
-        if envelope.kind in _BEGIN:
+        if envelope.kind in kinds.BEGINNINGS:
             self.expire_unannounced(at)
         match envelope.kind:
             case kinds.MCP_PROPOSAL:
@@ -481,13 +458,15 @@ class InFlight:
                 fulfills = self._fulfilled_by(envelope, payloads.read_call(payload))
             if fulfills is not None:
                 fulfills.step(ProposalEvent.REQUEST, envelope.sender)
-            rpc_name = payloads.rpc_name(payload.get("id"))
+            listing = None
+            if payload.get("method") == payloads.TOOL_LIST:
+                listing = payloads.kept_name(as_object(payload.get("params")).get("cursor"))
             request = OpenItem(
                 envelope,
                 at,
-                rpc_name=rpc_name,
+                rpc_name=payloads.rpc_name(payload.get("id")),
                 fulfills=fulfills,
-                listing=listing_of(payload),
+                listing=listing,
                 called=payloads.called(payload),
                 beside=beside,
             )
@@ -949,7 +928,8 @@ def list_proposals(
     chosen = items[begin : begin + MAX_CONSIDERED]
     is_only_page = query.urgent or query.to_decide
     decides = _Decider(question.sender, may) if query.to_decide else None
-    page, listed, size, looked_at = ProposalPage(), list[OpenItem](), 0, 0
+    page, listed = ProposalPage(), list[tuple[OpenItem, ListedProposal]]()
+    size = looked_at = 0
     for item in chosen:
         if len(listed) >= query.limit:
             break
@@ -966,22 +946,20 @@ def list_proposals(
             if document is None or is_full:
                 page.omitted += 1
             else:
-                page.proposals.append(document)
-                listed.append(item)
+                listed.append((item, document))
                 size += more
         looked_at += 1
     if query.to_decide and not query.urgent:
         # The newest were chosen; they are told in the order of their acceptance.
-        order = sorted(range(len(listed)), key=lambda each: listed[each].number)
-        page.proposals = [page.proposals[each] for each in order]
-        listed = [listed[each] for each in order]
+        listed.sort(key=lambda each: each[0].number)
+    page.proposals = [document for _, document in listed]
     page.left = count - (len(listed) if is_only_page else begin + looked_at)
     last = chosen[looked_at - 1] if page.left and not is_only_page else None
     decision = None if last is None else last.decision  # an open one may be decided until we write
 
     def write(seq: int) -> Envelope:
         # Now the journal has numbered all that is listed.
-        for document, item in zip(page.proposals, listed, strict=True):
+        for item, document in listed:
             document.seq = item.seq
         page.seq = seq
         if last is not None:

@@ -232,8 +232,7 @@ _OF_REQUESTS: Final = (
     payloads.YES,
 )
 _OF_MEMBERS = frozenset(kinds.MEMBER_KINDS)
-_ENDS = frozenset({kinds.MCP_WITHDRAW, kinds.MCP_REJECT})
-_FOR_ANY_NAME: Final = frozenset({*_ENDS, kinds.MCP_RESPONSE})
+_FOR_ANY_NAME: Final = kinds.DECISIONS | {kinds.MCP_RESPONSE}
 
 ABANDONED_CHECK_SECONDS: Final = 1.0
 """Interval of the check for abandoned proposals, for a participant that has no room for another."""
@@ -272,7 +271,10 @@ class Rules:
             )
         if self._management.is_kicked(participant):
             return refuse(envelope, KICKED, REMOVED)
-        if envelope.kind not in _OF_MEMBERS and _is_reserved(envelope.kind):
+        # Of the gateway alone, in either writing, known or not (PROTOCOL 4.10).
+        if envelope.kind not in _OF_MEMBERS and (
+            envelope.kind.startswith(("system/", "system.")) or envelope.kind in kinds.GATEWAY_KINDS
+        ):
             return refuse(
                 envelope, RESERVED_KIND, f"{arrival.kind_as_sent!r} comes only from the gateway"
             )
@@ -294,7 +296,7 @@ class Rules:
         refused = held or self._check_addressees(arrival)
         if refused is not None:
             return refused
-        if envelope.kind in _ENDS and not envelope.correlation:
+        if envelope.kind in kinds.DECISIONS and not envelope.correlation:
             return refuse(
                 envelope,
                 "invalid_envelope",
@@ -375,7 +377,8 @@ class Rules:
         grants = self._grants[response.sender]
         return [
             item
-            for item in self._open.proposals_under(response.correlation)
+            for name in response.correlation
+            for item in self._open.proposals.under(name)
             if item.whole
             and item.state_at(at).is_pending
             and item.envelope.sender != response.sender
@@ -619,11 +622,6 @@ def _check_declined(request: Envelope, name: str, pending: list[KnownItem]) -> R
                     state=str(ProposalState.REJECTED),
                 )
     return None
-
-
-def _is_reserved(kind: str) -> bool:
-    """True for a kind of the gateway alone, in either writing, known or not (PROTOCOL 4.10)."""
-    return kind.startswith(("system/", "system.")) or kind in kinds.GATEWAY_KINDS
 
 
 def owner_by_name(envelope_id: str) -> str:

@@ -105,8 +105,6 @@ DROPPED_KINDS: Final = frozenset({"system/heartbeat", "system/register"})
 """Kinds that TypeScript clients send to a gateway and that have no reader (PROTOCOL 2)."""
 
 
-_BEGINS: Final = frozenset({kinds.MCP_PROPOSAL, kinds.MCP_REQUEST})
-
 LASTING_KINDS: Final = MANAGEMENT_KINDS | YES_KINDS | {PAUSE, RESUME, SHUTDOWN}
 """The kinds of which something holds from then on: a fact is kept beside the envelope."""
 
@@ -603,7 +601,7 @@ class SpaceState:
         Of a request that names a scoped yes, its count as well.
         """
         envelope = inbound.envelope
-        marks = [BESIDE_MARK] if beside is not None and envelope.kind in _BEGINS else []
+        marks = [BESIDE_MARK] if beside is not None and envelope.kind in kinds.BEGINNINGS else []
         if is_local and envelope.kind == kinds.MCP_PROPOSAL:
             marks.append(LOCAL_MARK)
         if envelope.kind == kinds.MCP_RESPONSE:
