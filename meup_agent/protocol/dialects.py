@@ -136,7 +136,7 @@ def read_plain(header: Header, frame: bytes) -> Envelope:
         correlation = _ids(camel or snake)
     if isinstance(snake, str) and correlation:
         # Readers of the dialects that have this field find a list, whoever wrote it.
-        frame = _with_list(frame, correlation)
+        frame = encode_leniently({**decode_members(frame), "correlation_id": correlation})
     return Envelope(
         id=id or "",
         sender=sender or kinds.GATEWAY,
@@ -200,10 +200,6 @@ def one_and_all(correlation: tuple[str, ...]) -> tuple[str | None, tuple[str, ..
     if len(correlation) > 1:
         return correlation[0], correlation
     return (correlation[0] if correlation else None), ()
-
-
-def _with_list(frame: bytes, correlation: tuple[str, ...]) -> bytes:
-    return encode_leniently({**decode_members(frame), "correlation_id": correlation})
 
 
 def _ids(value: Ids) -> tuple[str, ...]:

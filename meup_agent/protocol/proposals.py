@@ -273,7 +273,7 @@ class FulfillingRequest(msgspec.Struct):
     carried_out: bool = False  # we, as the executor, have answered it
     unattended: bool = False  # its sender was not present, as over HTTP
     early: bool = False  # it came before the proposal, and is not entered with any
-    refused_by: tuple[str, ...] = ()  # those of its executors that refused it
+    refused_by: frozenset[str] = frozenset()  # those of its executors that refused it
     names: frozenset[str] = frozenset()  # its :func:`names_of`
 
     def __post_init__(self) -> None:
@@ -291,7 +291,7 @@ class FulfillingRequest(msgspec.Struct):
 
     @property
     def was_refused(self) -> bool:
-        return bool(self.executors) and set(self.executors) <= set(self.refused_by)
+        return bool(self.executors) and self.refused_by.issuperset(self.executors)
 
     @property
     def may_go(self) -> bool:
@@ -804,8 +804,8 @@ class ProposalStore:
         The other executors may run it still, and its own sender cancels it instead. Of one that was
         for each participant that has the tool, it is not known which are left.
         """
-        if by in fulfillment.executors and by not in fulfillment.refused_by:
-            fulfillment.refused_by = (*fulfillment.refused_by, by)
+        if by in fulfillment.executors:
+            fulfillment.refused_by |= {by}
         if fulfillment.was_refused:
             cause = Cause(REFUSED, by, text[:MAX_REASON_CHARS])
             record.failed = FailedFulfillment(fulfillment.by, cause, refused=True)

@@ -1051,7 +1051,9 @@ def _with_descendants(nodes: Iterator[object], work: WorkBudget) -> Iterator[obj
 
 def _child_step(step: re.Match[str], reading: Reading) -> _Step:
     if step["every"]:
-        return _every_child
+        return lambda nodes, work: (
+            child for node in nodes for child in _counted(_children(node), work)
+        )
     if step["index"]:
         index = int(step["index"])
         return lambda nodes, work: (
@@ -1069,10 +1071,6 @@ def _child_step(step: re.Match[str], reading: Reading) -> _Step:
     return lambda nodes, work: (
         node[name] for node in _counted(nodes, work) if is_object(node) and name in node
     )
-
-
-def _every_child(nodes: Iterator[object], work: WorkBudget) -> Iterator[object]:
-    return (child for node in nodes for child in _counted(_children(node), work))
 
 
 def _counted(nodes: Iterable[object], work: WorkBudget) -> Iterator[object]:
@@ -1549,12 +1547,12 @@ class _Comparison:
             return False
         if isinstance(wanted, str) and self._any_text and isinstance(held, str) and held in ANY:
             return True
-        if isinstance(wanted, str) and not (is_exact(wanted) and not wanted.startswith("!")):
+        if isinstance(wanted, str) and (wanted.startswith("!") or not is_exact(wanted)):
             return isinstance(held, str) and _covers_glob(held, wanted, self._reading)
         # A value that stands for itself alone.
         if isinstance(held, str):
             return _pattern(held, reading=self._reading).matches(wanted)
-        return _same(held, wanted)
+        return isinstance(held, bool) == isinstance(wanted, bool) and held == wanted
 
 
 @lru_cache(maxsize=_REMEMBERED_PAIRS)
@@ -1576,15 +1574,12 @@ def _covers_glob(held: str, wanted: str, reading: Reading) -> bool:
         return _begins_widely(held, wanted)
     if not _PLAIN_GLOB.fullmatch(wanted) or wanted.endswith("/"):
         return False
-    begun = held.removesuffix("**") if held.endswith("**") else held.removesuffix("*")
-    if begun == held or not _PLAIN.fullmatch(begun):
+    begun = held.removesuffix("**" if held.endswith("**") else "*")
+    if begun == held or not _PLAIN.fullmatch(begun) or not wanted.startswith(begun):
         return False
-    if not wanted.startswith(begun):
-        return False
-    rest = wanted[len(begun) :]
     if held.endswith("**"):
         return (not begun or begun.endswith("/")) and "//" not in wanted
-    return "/" not in rest
+    return "/" not in wanted[len(begun) :]
 
 
 def _begins_widely(held: str, wanted: str) -> bool:
@@ -1599,10 +1594,6 @@ def _begins_widely(held: str, wanted: str) -> bool:
     if head.casefold() == small and wanted.startswith("**", len(head)):
         return held.endswith("/**")  # the folder itself is one of them
     return head.casefold().startswith(small)
-
-
-def _same(held: object, wanted: object) -> bool:
-    return isinstance(held, bool) == isinstance(wanted, bool) and held == wanted
 
 
 def stripped(capabilities: Sequence[object]) -> list[dict[str, Any]]:

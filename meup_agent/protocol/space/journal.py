@@ -191,7 +191,7 @@ class HistoryQuery(NamedTuple):
             and self.tool in ("", row.tool)
             and self.proposer in ("", row.proposer)
             and self.by in ("", row.by)
-            and (not self.text or _lower(self.text) in _lower("\n".join(_searched(row))))
+            and (not self.text or _lower(self.text) in _lower(_searched(row)))
         )
 
 
@@ -204,8 +204,8 @@ class HistoryPage(NamedTuple):
     searched_to: int | None = None
 
 
-def _searched(row: DecisionRow) -> Iterator[str]:
-    yield from (row.tool, row.proposer, row.by, row.rule, row.reason, row.id)
+def _searched(row: DecisionRow) -> str:
+    return "\n".join((row.tool, row.proposer, row.by, row.rule, row.reason, row.id))
 
 
 def _lower(text: str) -> bytes:
@@ -357,12 +357,12 @@ class Journal(Protocol):
     @property
     def max_frame_bytes(self) -> int | None:
         """Bytes of the largest frame that it takes; ``None``: it takes any."""
-        ...
+        return None
 
     @property
     def problem(self) -> str:
         """The reason for which what is appended now waits, while that lasts; empty: it does not."""
-        ...
+        return ""
 
     def append(
         self,
@@ -414,6 +414,7 @@ class Journal(Protocol):
 
         None: it is not kept, or is too much, or the store cannot tell it from all the rest.
         """
+        then(())
 
     def seen(self, space: str, participant: str) -> int:
         """The time up to which a participant has seen what expired; 0: it has not looked yet."""
@@ -452,7 +453,7 @@ class Journal(Protocol):
 
         Which space they were of is not known any more, so they are named in each.
         """
-        ...
+        return ()
 
     def size(self) -> int | None:
         """Bytes that the entries of all spaces take; ``None`` where the store does not say."""
@@ -482,7 +483,7 @@ def ignore(_: object) -> None:
     """A callback of a caller that does not want to be told."""
 
 
-class MemoryJournal:
+class MemoryJournal(Journal):
     """A ring: as many of the latest envelopes as there is room for, and gone with the process."""
 
     def __init__(
@@ -496,8 +497,7 @@ class MemoryJournal:
         self.on_full: Callable[[bool], None] = ignore
         self.on_failed: Callable[[str], None] = ignore
         self._max_entries = max_entries
-        self.max_bytes = max_bytes
-        """See :attr:`Journal.max_bytes`."""
+        self._max_bytes = max_bytes
         self._start = self._seq = clock()
         self._rings: dict[str, _Ring] = {}
         # In the order of all spaces, to know whose entry is the oldest.
@@ -526,7 +526,7 @@ class MemoryJournal:
         ring.append(entry)
         self._order.append(ring)
         self._bytes += _size(entry)
-        while len(self._order) > self._max_entries or self._bytes > self.max_bytes:
+        while len(self._order) > self._max_entries or self._bytes > self._max_bytes:
             self._bytes -= _size(self._order.popleft().drop_oldest())
         for key, value in facts:
             held = self._facts.setdefault(space, {})
@@ -539,14 +539,9 @@ class MemoryJournal:
         then(entry)
 
     @property
-    def max_frame_bytes(self) -> int | None:
-        """See :attr:`Journal.max_frame_bytes`."""
-        return None
-
-    @property
-    def problem(self) -> str:
-        """See :attr:`Journal.problem`."""
-        return ""
+    def max_bytes(self) -> int:
+        """See :attr:`Journal.max_bytes`."""
+        return self._max_bytes
 
     def call_when_kept(self, then: Callable[[], None]) -> None:
         then()
@@ -573,12 +568,6 @@ class MemoryJournal:
         """See :meth:`Journal.find_decisions`."""
         then(self._decisions.find(space, query))
 
-    def find_chain(
-        self, space: str, number: int, then: Callable[[tuple[Entry, ...]], None]
-    ) -> None:
-        """See :meth:`Journal.find_chain`; all that it has is folded in a moment."""
-        then(())
-
     def seen(self, space: str, participant: str) -> int:
         """See :meth:`Journal.seen`."""
         return self._seen.get((space, participant), 0)
@@ -602,10 +591,6 @@ class MemoryJournal:
     def resume_from(self, space: str, seen: int) -> int:
         floor = self.floor(space)
         return seen if floor <= seen <= self.latest(space) else floor
-
-    def damaged(self, space: str, *, after: int, until: int) -> tuple[NumberRange, ...]:
-        """See :meth:`Journal.damaged`; there is no file to be damaged."""
-        return ()
 
     def recover(
         self, space: str, *, since: int, limit: int, open_at: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 from string import ascii_lowercase, ascii_uppercase, digits, hexdigits
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -296,12 +296,15 @@ class ProposalPage(msgspec.Struct, omit_defaults=True):
     omitted: int = 0
 
 
-def read_query(question: Envelope, payload: JsonObject) -> ProposalQuery:
+Q = TypeVar("Q")
+
+
+def read_query(question: Envelope, payload: JsonObject, form: type[Q], what: str) -> Q:
     """The query of a question; InvalidEnvelope if it has other fields, or other values."""
     try:
-        return msgspec.convert(payload, ProposalQuery)
+        return msgspec.convert(payload, form)
     except msgspec.ValidationError as error:
-        problem = f"its proposals cannot be listed: {printable(str(error))}; correct its payload"
+        problem = f"{what} cannot be listed: {printable(str(error))}; correct its payload"
         raise InvalidEnvelope("invalid_envelope", problem, envelope_id=question.id) from None
 
 

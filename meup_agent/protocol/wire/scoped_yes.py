@@ -262,15 +262,6 @@ class YesQuery(Record, forbid_unknown_fields=True):
         return self.proposer in ("", held.proposer) and self.tool in ("", held.tool)
 
 
-def read_yes_query(question: Envelope, payload: JsonObject) -> YesQuery:
-    """The query of a question; InvalidEnvelope if it has other fields, or other values."""
-    try:
-        return msgspec.convert(payload, YesQuery)
-    except msgspec.ValidationError as error:
-        problem = f"the yeses cannot be listed: {printable(str(error))}; correct its payload"
-        raise InvalidEnvelope("invalid_envelope", problem, envelope_id=question.id) from None
-
-
 def read_terms(envelope: Envelope, payload: JsonObject) -> YesTerms:
     """The terms of a scoped yes that is given.
 

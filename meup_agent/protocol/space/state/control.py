@@ -31,6 +31,7 @@ from meup_agent.protocol.space.state.indexes import (
 from meup_agent.protocol.space.state.inflight import InFlight, call_of, is_notification
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, Record, encode_leniently
+from meup_agent.protocol.wire.membership import read_query
 from meup_agent.protocol.wire.payloads import (
     ANSWERS,
     ASKED,
@@ -50,11 +51,11 @@ from meup_agent.protocol.wire.scoped_yes import (
     ArgumentScope,
     KeptYes,
     ScopedYes,
+    YesQuery,
     YesTerms,
     named_yes,
     read_revoked,
     read_terms,
-    read_yes_query,
 )
 
 PAUSED: Final = "paused"
@@ -471,7 +472,7 @@ class YesStore:
         Raises:
             InvalidEnvelope: It asks for something else.
         """
-        query = read_yes_query(question, payload)
+        query = read_query(question, payload, YesQuery, "the yeses")
         kept = [each for each in self.kept(at) if query.takes(each.yes)]
         listed = [{**each.yes.described, "state": each.state} for each in kept]
         raw = encode_leniently({"yeses": listed})

@@ -73,7 +73,7 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     number: int = 0  # its place in the order in which things began in the space
     rpc_name: str | None = None  # a request's JSON-RPC id, as a cancel names it
     fulfills: OpenItem | None = None  # the proposal that a request fulfills
-    refused_by: tuple[str, ...] = ()  # the addressees that refused to carry a request out
+    refused_by: frozenset[str] = frozenset()  # the addressees that refused to carry a request out
     # The cursor of a request for a list of tools; ``None``: it asks for something else.
     listing: str | None = None
     # Its method, and its tool (or prompt).
@@ -108,7 +108,7 @@ class OpenItem(ProposalProgress[NotedRejection], eq=False):
     def was_refused(self) -> bool:
         """True for a request that each of its addressees has refused to carry out."""
         to = self.envelope.to
-        return bool(to) and all(name in self.refused_by for name in to)
+        return bool(to) and self.refused_by.issuperset(to)
 
     @property
     def size(self) -> int:

@@ -243,11 +243,10 @@ class InFlight:
         """Another participant that began something under an id, unless the sender did, too."""
         other = None
         for owners in self._owners:
-            if envelope_id in owners:
-                for owner in owners[envelope_id]:
-                    if owner == sender:
-                        return None
-                    other = owner
+            for owner in owners.get(envelope_id, ()):
+                if owner == sender:
+                    return None
+                other = owner
         return other
 
     def opened_by(self, envelope_id: str) -> tuple[str, ...]:
@@ -681,7 +680,9 @@ class InFlight:
                 if not request.concerns(response.sender):
                     continue
                 if refused:
-                    if not _is_refused_by_all(request, response.sender):
+                    if response.sender in request.envelope.to:
+                        request.refused_by |= {response.sender}
+                    if not request.was_refused:
                         continue
                 elif (proposal := request.fulfills) is not None:
                     _keep_answer(proposal, request, response)
@@ -784,13 +785,6 @@ def _rule_in(holder: object) -> str:
     """The name of the rule that parameters, or a payload, tell; empty: none."""
     told = read_told_rule(holder)
     return "" if told is None else told.name
-
-
-def _is_refused_by_all(request: OpenItem, sender: str) -> bool:
-    """Record that an addressee refuses a request; true if all of them did."""
-    if sender in request.envelope.to and sender not in request.refused_by:
-        request.refused_by = (*request.refused_by, sender)
-    return request.was_refused
 
 
 REVOKED = str(Reason.REVOKED)

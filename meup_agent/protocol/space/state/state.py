@@ -89,7 +89,15 @@ from meup_agent.protocol.wire.envelope import (
     check_depth,
     rfc3339,
 )
-from meup_agent.protocol.wire.membership import ARRIVED, ASIDE, DIALECT, NEW, OBSERVING, read_query
+from meup_agent.protocol.wire.membership import (
+    ARRIVED,
+    ASIDE,
+    DIALECT,
+    NEW,
+    OBSERVING,
+    ProposalQuery,
+    read_query,
+)
 from meup_agent.protocol.wire.payloads import (
     CONTROL_KINDS,
     MANAGEMENT_KINDS,
@@ -407,7 +415,7 @@ class SpaceState:
         """The proposals that a member, or an observer, asks for; it needs no capability."""
         question = inbound.envelope
         try:
-            query = read_query(question, inbound.payload)
+            query = read_query(question, inbound.payload, ProposalQuery, "its proposals")
         except InvalidEnvelope as invalid:
             return refuse(question, invalid.problem, str(invalid))
         dialect = self._dialect_of(question.sender, dialect)
