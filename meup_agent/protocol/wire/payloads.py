@@ -25,12 +25,14 @@ from meup_agent.protocol.wire.envelope import (
     Record,
     encode_leniently,
     find_unsafe_integer,
-    is_list,
-    is_object,
     moment_of,
     read_moment,
     rfc3339,
 )
+
+# Below, since patterns ask it too; readers of payloads find it here.
+from meup_agent.protocol.wire.envelope import is_list as is_list
+from meup_agent.protocol.wire.envelope import is_object as is_object
 
 # --- payloads ---
 
