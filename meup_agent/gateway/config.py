@@ -30,9 +30,8 @@ from meup_agent.protocol.capability import Capabilities, refuse_reserved
 from meup_agent.protocol.dialects import DIALECTS, spoken
 from meup_agent.protocol.space.journal import MAX_BYTES, MAX_ENTRIES, MemoryJournal
 from meup_agent.protocol.space.state.grants import member_capabilities
-from meup_agent.protocol.space.state.rules import MAX_ID_CHARS
+from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, is_name
 from meup_agent.protocol.wire.kinds import GATEWAY_NAMES
-from meup_agent.protocol.wire.payloads import is_name
 from meup_agent.protocol.wire.shown_text import NameSet
 
 # --- the configuration of a gateway ---

@@ -232,8 +232,7 @@ def init(
     offered = str(DEFAULT_SERVERS) if DEFAULT_SERVERS.is_file() else NONE
     if name is None:
         name = _answer(None, "The name of the space", folder.name or "space")
-    from meup_agent.protocol.space.state.rules import MAX_ID_CHARS
-    from meup_agent.protocol.wire.payloads import is_name
+    from meup_agent.protocol.space.state.rules import MAX_ID_CHARS, is_name
 
     if not is_name(name):
         raise ConfigurationError(

@@ -162,20 +162,19 @@ class InboundDispatcher(TablePart):
         is_exchange = envelope.kind in kinds.EXCHANGES
         # Only a watcher cares whether an envelope of an exchange came before.
         is_new = (is_exchange and not watcher) or self._is_new(envelope)
-        concerns_us = envelope.concerns(self._context.me)
         if is_exchange:
             self._exchange(envelope, call)
         elif not is_new:
             self._context.drop("duplicate", envelope, expected=True)
-        elif envelope.kind == kinds.CHAT and concerns_us:
+        elif envelope.kind == kinds.CHAT and envelope.concerns(self._context.me):
             if envelope.correlation:
                 for explanation in self.reader.explanations.read(envelope, self._context.now):
                     self._scheduler.notify(Role.EXPLANATION, envelope, explanation)
             self._scheduler.notify(Role.CHAT, envelope)
             self._acknowledge(envelope)
-        elif envelope.kind == kinds.CHAT_CANCEL and concerns_us:
+        elif envelope.kind == kinds.CHAT_CANCEL and envelope.concerns(self._context.me):
             self._cancel_chat(envelope)
-        elif envelope.kind == kinds.CHAT_ACKNOWLEDGE and concerns_us:
+        elif envelope.kind == kinds.CHAT_ACKNOWLEDGE and envelope.concerns(self._context.me):
             self._scheduler.notify(Role.ACKNOWLEDGE, envelope, read_acknowledgement(envelope))
         elif envelope.kind in CONTROL_KINDS:
             self.control.receive(envelope)

@@ -243,10 +243,11 @@ class InFlight:
         """Another participant that began something under an id, unless the sender did, too."""
         other = None
         for owners in self._owners:
-            for owner in owners.get(envelope_id, ()):
-                if owner == sender:
-                    return None
-                other = owner
+            if envelope_id in owners:  # by a call less than `get`
+                for owner in owners[envelope_id]:
+                    if owner == sender:
+                        return None
+                    other = owner
         return other
 
     def opened_by(self, envelope_id: str) -> tuple[str, ...]:

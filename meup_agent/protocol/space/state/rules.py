@@ -57,7 +57,7 @@ from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 # is there and wrong stays wrong. An envelope that lacks nothing is not completed: the decoder
 # finds out first.
 
-MAX_ID_CHARS: Final = payloads.MAX_NAME_CHARS
+MAX_ID_CHARS: Final = 256
 """Characters of an id, a name or a kind: these are remembered, logged and sent back in errors,
 and the longest in use (a prefix and a UUID) have some 60."""
 
@@ -129,9 +129,14 @@ def _values(raw: bytes, envelope: Envelope) -> Any:
     return values
 
 
+def is_name(text: str) -> bool:
+    """True for a text that can be an id or a kind: not empty, not too long, all printable."""
+    return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()
+
+
 def usable_id(envelope_id: str | None) -> str | None:
     """The id of a refused envelope, if an answer can refer to it."""
-    return envelope_id if envelope_id and payloads.is_name(envelope_id) else None
+    return envelope_id if envelope_id and is_name(envelope_id) else None
 
 
 def _problem(envelope: Envelope, payload: object) -> str | None:
@@ -142,15 +147,15 @@ def _problem(envelope: Envelope, payload: object) -> str | None:
         if payload is _NO_PAYLOAD:
             return "the envelope has no 'payload'"
         return "the envelope's 'payload' is not an object"
-    if not payloads.is_name(envelope.id):
+    if not is_name(envelope.id):
         return _unfit("id")
-    if envelope.kind not in kinds.KINDS and not payloads.is_name(envelope.kind):
+    if envelope.kind not in kinds.KINDS and not is_name(envelope.kind):
         return _unfit("kind")
     for member, names in (("to", envelope.to), ("correlation", envelope.correlation)):
         if len(names) > MAX_NAMED:
             return f"the envelope's {member!r} names {len(names)}; at most {MAX_NAMED} are taken"
         for name in names:
-            if not payloads.is_name(name):
+            if not is_name(name):
                 return _unfit(member)
     return None
 
