@@ -40,7 +40,7 @@ from meup_agent.protocol.proposals import (
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state.grants import GrantEffect
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Envelope, Record, moment_of, rfc3339
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, moment_of, rfc3339
 from meup_agent.protocol.wire.payloads import (
     Call,
     Change,
@@ -146,7 +146,7 @@ class Step(msgspec.Struct):
     until: int = 0  # when it was said the last time; of a renewal, the deadline that it gave
 
 
-class Decision(Record):
+class Decision(FrozenStruct):
     """The decision that brought a proposal to its final state."""
 
     # The participant that fulfilled or rejected it, its proposer, who withdrew it, or the gateway,
@@ -401,7 +401,7 @@ MAX_ASKED: Final = 1_000
 _WHOM: Final = ("recipient", "participant_id", "participant", "proposer")
 
 
-class SpaceOperation(Record):
+class SpaceOperation(FrozenStruct):
     """One operation on the space."""
 
     seq: int

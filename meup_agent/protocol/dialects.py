@@ -25,7 +25,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import (
     EMPTY_PAYLOAD,
     Envelope,
-    Record,
+    FrozenStruct,
     check_frame,
     decode_members,
     encode_leniently,
@@ -41,7 +41,7 @@ Ids = tuple[str | None, ...] | str | None
 """Names or ids as they are met: one, a list, a list with holes (PROTOCOL 1)."""
 
 
-class Dialect(Record):
+class Dialect(FrozenStruct):
     """One wire form of the envelope, and what those who speak it do."""
 
     name: str  # as ``protocol`` says it, for example ``meup/v0.1``
@@ -62,7 +62,7 @@ class Dialect(Record):
     seen: Guarantees | None = None
 
 
-class Header(Record, gc=False):
+class Header(FrozenStruct, gc=False):
     """The header fields of every dialect, as leniently as they may be written."""
 
     kind: str
@@ -151,7 +151,7 @@ def read_plain(header: Header, frame: bytes) -> Envelope:
     )
 
 
-class Fields(Record, kw_only=True, omit_defaults=True):
+class Fields(FrozenStruct, kw_only=True, omit_defaults=True):
     """The fields of a frame, in our order; a struct takes a third of the time of a dictionary."""
 
     protocol: str
@@ -579,7 +579,7 @@ MAX_SENDERS: Final = 1_000
 """Senders whose requests are remembered; the one that was first heard of goes first."""
 
 
-class _RememberedRequest(Record, gc=False):
+class _RememberedRequest(FrozenStruct, gc=False):
     id: str
     to: tuple[str, ...]
 

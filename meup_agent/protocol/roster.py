@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.dialects import DIALECTS, spoken
-from meup_agent.protocol.wire.envelope import Record
+from meup_agent.protocol.wire.envelope import FrozenStruct
 from meup_agent.protocol.wire.membership import (
     ASIDE,
     DIALECT,
@@ -42,7 +42,7 @@ MAX_SHARED_COMPILED: Final = 256
 """Compiled capabilities that they share."""
 
 
-class Participant(Record):
+class Participant(FrozenStruct):
     """A participant of the space.
 
     Attributes:

@@ -15,7 +15,7 @@ import msgspec
 from meup_agent.errors import UsageError
 from meup_agent.protocol.exchange import Priority, Send, Wait
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Record
+from meup_agent.protocol.wire.envelope import FrozenStruct
 from meup_agent.protocol.wire.outcomes import Unsent
 from meup_agent.protocol.wire.payloads import MAX_TTL
 from meup_agent.protocol.wire.ttl_map import TTLMap
@@ -68,7 +68,7 @@ SECONDS_TO_LIVE: Final = {
 """Age beyond which an envelope is not sent any more."""
 
 
-class QueuedEnvelope(Record):
+class QueuedEnvelope(FrozenStruct):
     """An envelope in the outbox."""
 
     draft: Envelope
@@ -76,7 +76,7 @@ class QueuedEnvelope(Record):
     since: float
 
 
-class QueuedFrame(Record):
+class QueuedFrame(FrozenStruct):
     """A frame of a stream in the outbox, under a name of its own there."""
 
     name: str

@@ -22,7 +22,13 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from meup_agent.errors import InvalidPattern
-from meup_agent.protocol.wire.envelope import Program, Record, compile_program, is_list, is_object
+from meup_agent.protocol.wire.envelope import (
+    FrozenStruct,
+    Program,
+    compile_program,
+    is_list,
+    is_object,
+)
 from meup_agent.protocol.wire.kinds import KINDS, canonical
 from meup_agent.protocol.wire.shown_text import BLANK
 
@@ -965,7 +971,7 @@ _STEP: Final = re.compile(
 )
 
 
-class Path(Record):
+class Path(FrozenStruct):
     """A compiled path."""
 
     deep: bool  # it looks at everything below some node
@@ -1096,7 +1102,7 @@ _MISSING: Final = object()
 _EMPTY: Final[tuple[object, ...]] = (None, [], {})  # in which no reader would say that there is any
 
 
-class Pattern(Record):
+class Pattern(FrozenStruct):
     """A compiled pattern."""
 
     source: object

@@ -9,7 +9,7 @@ from enum import IntEnum, StrEnum
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from meup_agent.causes import Cause
-from meup_agent.protocol.wire.envelope import Envelope, Record
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct
 from meup_agent.protocol.wire.outcomes import (
     Ending,
     Expiry,
@@ -216,7 +216,7 @@ MAX_ALL_UNREAD_BYTES: Final = 64 * 1024 * 1024
 that are as many."""
 
 
-class StreamEnd(Record):
+class StreamEnd(FrozenStruct):
     """The end of a stream.
 
     Attributes:
@@ -472,7 +472,7 @@ CONTROL_ROLES: Final = frozenset(
 """The roles of control messages, whose handlers begin before all others, also in a pause."""
 
 
-class Conflict(Record):
+class Conflict(FrozenStruct):
     """A result for a proposal that we had given up (PROTOCOL 4.13), or a copied proposal id.
 
     Attributes:
@@ -492,7 +492,7 @@ class Conflict(Record):
     proposer: str = ""
 
 
-class Gap(Record):
+class Gap(FrozenStruct):
     """An absence of ours of which the gateway no longer has every envelope.
 
     Attributes:
@@ -523,7 +523,7 @@ Subject = (
 )
 
 
-class Work(Record):
+class Work(FrozenStruct):
     """The input of a handler."""
 
     role: Role
@@ -534,7 +534,7 @@ class Work(Record):
     handler: object = None
 
 
-class CaughtUp(Record):
+class CaughtUp(FrozenStruct):
     """The replay of missed envelopes is over; what the gateway did not take is sent again."""
 
     missed: int
@@ -542,7 +542,7 @@ class CaughtUp(Record):
     gap: Gap | None  # the part that was not replayed; ``None``: nothing is missing
 
 
-class Send(Record):
+class Send(FrozenStruct):
     """Put an envelope of ours into the outbox."""
 
     draft: Envelope
@@ -550,34 +550,34 @@ class Send(Record):
     again: bool = False  # it was sent before, under the same id
 
 
-class Unsend(Record):
+class Unsend(FrozenStruct):
     """Take an envelope of ours out of the outbox: it has not left, or need not be sent again."""
 
     id: str
 
 
-class Start(Record):
+class Start(FrozenStruct):
     """Start the handler of an exchange."""
 
     key: Key
     work: Work
 
 
-class Cancel(Record):
+class Cancel(FrozenStruct):
     """End the scope of a handler that runs."""
 
     key: Key
     cause: Cause
 
 
-class Wake(Record):
+class Wake(FrozenStruct):
     """Wake the caller that waits for an exchange of ours, with its ending."""
 
     key: Key
     ending: Ending
 
 
-class Progressed(Record):
+class Progressed(FrozenStruct):
     """Progress of an exchange of ours."""
 
     key: Key
@@ -586,7 +586,7 @@ class Progressed(Record):
     message: str
 
 
-class Drop(Record):
+class Drop(FrozenStruct):
     """Count, and log, an envelope that was left out."""
 
     why: str  # a short code, the counter's name
@@ -594,7 +594,7 @@ class Drop(Record):
     expected: bool = False  # it happens among correct participants, and needs no line in the log
 
 
-class Leave(Record):
+class Leave(FrozenStruct):
     """Leave the space: a participant has shut us down, and nothing runs any more."""
 
     by: str

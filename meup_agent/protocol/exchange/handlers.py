@@ -46,7 +46,7 @@ from meup_agent.protocol.proposals import (
     resolve,
 )
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Envelope, Record, encode_json, encode_leniently
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, encode_json, encode_leniently
 from meup_agent.protocol.wire.outcomes import Expiry, Withdrawal
 from meup_agent.protocol.wire.payloads import Call, JsonObject
 from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
@@ -117,7 +117,7 @@ def cause_of_end(by: str, exchange_id: str, reason: str, text: str, now: float) 
     return Cause(reason, by, text, exchange_id, now, (CauseStep(by, exchange_id, reason, text),))
 
 
-class Settled(Record):
+class Settled(FrozenStruct):
     """A request that has ended: its fingerprint, and the id of its answer, if it got one."""
 
     fingerprint: int

@@ -26,7 +26,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import (
     TRANSIT_SECONDS,
     Envelope,
-    Record,
+    FrozenStruct,
     draft,
     microseconds,
     read_moment,
@@ -60,7 +60,7 @@ OWN_ID_SECONDS = 600.0
 """Time that an echo may take; longer than any reconnect that is still useful."""
 
 
-class Resendable(Record):
+class Resendable(FrozenStruct):
     """An envelope that may have to be sent again."""
 
     envelope: Envelope

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from meup_agent.protocol.proposals import UNPERMITTED, ProposalState
-from meup_agent.protocol.wire.envelope import Envelope, Record
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct
 from meup_agent.protocol.wire.payloads import JsonObject
 
 MAX_SEARCHED: Final = 100_000
@@ -277,7 +277,7 @@ def facts_under(facts: Mapping[str, V], prefix: str) -> Iterator[tuple[str, V]]:
             yield key.removeprefix(prefix), value
 
 
-class Entry(Record, gc=False):
+class Entry(FrozenStruct, gc=False):
     """An accepted envelope, and the facts that it made hold."""
 
     seq: int  # its number: grows in its space, also over restarts of the gateway

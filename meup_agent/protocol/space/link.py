@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.state.streams import JoinState
-from meup_agent.protocol.wire.envelope import Envelope, Record
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct
 from meup_agent.protocol.wire.streams import StreamInfo
 
 # --- subscribers of a space ---
@@ -104,7 +104,7 @@ class ResumeProgress:
 # --- link ---
 
 
-class Connection(Record, gc=False):
+class Connection(FrozenStruct, gc=False):
     """A connection in a space, by a number that no other one ever gets."""
 
     number: int
@@ -119,7 +119,7 @@ class Connection(Record, gc=False):
     is_local: bool = False  # it is a session in the gateway's own process
 
 
-class WelcomeMessage(Record):
+class WelcomeMessage(FrozenStruct):
     """The welcome of a connection, which gets from then on all that is delivered."""
 
     connection: int
@@ -127,28 +127,28 @@ class WelcomeMessage(Record):
     join_state: JoinState
 
 
-class AcceptedMessage(Record):
+class AcceptedMessage(FrozenStruct):
     """An entry that has an acknowledgement for the connection that sent it."""
 
     connection: int
     entry: Entry
 
 
-class DirectMessage(Record):
+class DirectMessage(FrozenStruct):
     """An envelope of the gateway for some connections alone, if they are still here."""
 
     connections: tuple[int, ...]
     envelope: Envelope
 
 
-class EchoMessage(Record):
+class EchoMessage(FrozenStruct):
     """An entry for one connection that sent its envelope again."""
 
     connection: int
     entry: Entry
 
 
-class CloseMessage(Record):
+class CloseMessage(FrozenStruct):
     """The end of a connection."""
 
     connection: int
@@ -156,7 +156,7 @@ class CloseMessage(Record):
     reason: str
 
 
-class FrameMessage(Record):
+class FrameMessage(FrozenStruct):
     """A frame for the readers of a stream."""
 
     stream: StreamInfo
@@ -164,7 +164,7 @@ class FrameMessage(Record):
     size: int
 
 
-class StreamEndMessage(Record):
+class StreamEndMessage(FrozenStruct):
     """The end of a stream, whose readers are told first what they lost of it."""
 
     stream: str

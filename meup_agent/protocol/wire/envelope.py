@@ -89,7 +89,7 @@ def _options(max_bytes: int) -> Any:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
-class Record(msgspec.Struct, frozen=True):
+class FrozenStruct(msgspec.Struct, frozen=True):
     """A value that does not change."""
 
 
@@ -342,7 +342,7 @@ def encode_leniently(value: object) -> bytes:
         raise NotExpressible(f"a value cannot be written as JSON: {error}") from None
 
 
-class Envelope(Record, kw_only=True, gc=False):
+class Envelope(FrozenStruct, kw_only=True, gc=False):
     """One message of a space.
 
     Attributes:

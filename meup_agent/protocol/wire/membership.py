@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 import msgspec
 
 from meup_agent.errors import InvalidEnvelope, printable
-from meup_agent.protocol.wire.envelope import Envelope, Record
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct
 from meup_agent.protocol.wire.outcomes import PermitReport
 from meup_agent.protocol.wire.payloads import JsonObject, as_object
 
@@ -31,7 +31,7 @@ OBSERVING: Final = "observing"
 sent something, and observers send nothing."""
 
 
-class Guarantees(Record):
+class Guarantees(FrozenStruct):
     """The guarantees of one gateway.
 
     Those that a gateway does not state are taken from what gateways of its dialect were seen to do,
@@ -159,7 +159,7 @@ def numbered(frame: bytes, seq: int) -> bytes:
     return b'%b,"seq":%d}' % (frame.rstrip()[:-1], seq)
 
 
-class AckFrame(Record, forbid_unknown_fields=True):
+class AckFrame(FrozenStruct, forbid_unknown_fields=True):
     """The number under which an envelope was accepted, for the connection that sent it."""
 
     id: str
@@ -196,7 +196,7 @@ MAX_LISTED: Final = 100
 """Proposals of a page: more than a screen shows; a reader enters them in a few milliseconds."""
 
 
-class ProposalQuery(Record, omit_defaults=True, forbid_unknown_fields=True):
+class ProposalQuery(FrozenStruct, omit_defaults=True, forbid_unknown_fields=True):
     """The proposals that are asked for.
 
     Attributes:

@@ -32,7 +32,7 @@ from meup_agent.errors import (
 )
 from meup_agent.protocol.capability import Capabilities, compile_announced
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Record, is_object
+from meup_agent.protocol.wire.envelope import FrozenStruct, is_object
 from meup_agent.protocol.wire.payloads import (
     GRANT,
     UNKNOWN_PARTICIPANT,
@@ -59,7 +59,7 @@ _NOT_PLAIN: Final = re.compile(r"[*?\[\]{}]|^[!/$]")
 _DECIDES: Final = {"reason": "other"}
 
 
-class MissingCaller(Record):
+class MissingCaller(FrozenStruct):
     """The lack of a participant that may make a call.
 
     Attributes:
@@ -239,7 +239,7 @@ class _CallAnswer:
         return None if self.is_error else value_of(cast("Responded | Fulfillment", self))
 
 
-class Responded(_CallAnswer, Record):
+class Responded(_CallAnswer, FrozenStruct):
     """A request that was answered.
 
     Attributes:
@@ -266,7 +266,7 @@ class Responded(_CallAnswer, Record):
         return value_of(self)
 
 
-class Fulfillment(_CallAnswer, Record):
+class Fulfillment(_CallAnswer, FrozenStruct):
     """A proposal that was carried out, with its response.
 
     Attributes:
@@ -377,7 +377,7 @@ def with_explain(rejection: Rejection, explain: Explain, words: str) -> Rejectio
     return replace(rejection, _explain=explain, _words=words)
 
 
-class Withdrawal(_Undone, Record):
+class Withdrawal(_Undone, FrozenStruct):
     """A withdrawal of a proposal, or the end of the wait for a request by its own participant.
 
     Attributes:
@@ -397,7 +397,7 @@ class Withdrawal(_Undone, Record):
         return self.cause.code
 
 
-class Explanation(Record):
+class Explanation(FrozenStruct):
     """Words that explain a rejection of a proposal of ours, or a withdrawal of another's.
 
     Attributes:
@@ -415,7 +415,7 @@ class Explanation(Record):
     of_withdrawal: bool
 
 
-class FailedFulfillment(Record):
+class FailedFulfillment(FrozenStruct):
     """A fulfillment that was tried, and came to nothing, so that the proposal was pending again.
 
     Attributes:
@@ -439,7 +439,7 @@ class FailedFulfillment(Record):
         return f"{self.by!r} had tried to fulfill it, which {self.cause.by!r} {ended}{said}"
 
 
-class Expiry(_Undone, Record):
+class Expiry(_Undone, FrozenStruct):
     """A deadline that passed; what was sent was withdrawn or cancelled.
 
     Attributes:
@@ -459,7 +459,7 @@ class Expiry(_Undone, Record):
     failed: FailedFulfillment | None = None
 
 
-class Gone(_Undone, Record):
+class Gone(_Undone, FrozenStruct):
     """An absence, for too long, of all participants that could answer (PROTOCOL 4.6).
 
     Attributes:
@@ -489,7 +489,7 @@ class Gone(_Undone, Record):
         return str(self.missing or "no participant that may is present")
 
 
-class GatewayRefused(Record):
+class GatewayRefused(FrozenStruct):
     """A refusal by the gateway."""
 
     error: str
@@ -515,25 +515,25 @@ class GatewayRefused(Record):
         return cls(code, f"the gateway refused {what}: {code}{words}", payload)
 
 
-class Unsent(Record):
+class Unsent(FrozenStruct):
     """An end before it was sent: it certainly did not leave."""
 
     why: str
 
 
-class Unknown(Record):
+class Unknown(FrozenStruct):
     """An unknown outcome: it was sent, and an answer can no longer arrive."""
 
     why: str
 
 
-class LostRace(Record):
+class LostRace(FrozenStruct):
     """A fulfilling request of ours that came second in the gateway's order (PROTOCOL 4.4)."""
 
     by: str
 
 
-class Unwanted(Record):
+class Unwanted(FrozenStruct):
     """A fulfilling request of ours that was looked at again as it was to leave, and did not."""
 
     error: MeupError
@@ -554,7 +554,7 @@ MAX_REPORTED_CHARS: Final = 2_000
 """Characters of the output of a call that are told: its beginning, for people."""
 
 
-class PermitReport(Record, omit_defaults=True):
+class PermitReport(FrozenStruct, omit_defaults=True):
     """The outcome of a permitted call, as its executor reports it (PROTOCOL 4.20).
 
     Attributes:

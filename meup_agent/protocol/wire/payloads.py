@@ -22,7 +22,7 @@ from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import (
     MAX_SAFE_INTEGER,
     Envelope,
-    Record,
+    FrozenStruct,
     encode_leniently,
     find_unsafe_integer,
     moment_of,
@@ -126,7 +126,7 @@ MAX_TTL: Final = 366 * 24 * 3600.0
 JsonObject = dict[str, Any]
 
 
-class Call(Record):
+class Call(FrozenStruct):
     """The MCP message in a request's or proposal's payload."""
 
     method: str  # the MCP method, for example ``tools/call``; empty where there was none
@@ -609,7 +609,7 @@ def _has_name(value: object, name: str) -> bool:
     return False
 
 
-class Change(Record):
+class Change(FrozenStruct):
     """One value that a fulfillment has and its proposal had otherwise.
 
     Attributes:
@@ -859,7 +859,7 @@ MAX_TOLD_VOTES: Final = 100
 """Votes that are kept of one decision: as many as a rule has voters."""
 
 
-class ToldRule(Record):
+class ToldRule(FrozenStruct):
     """A rule, as a fulfilling request or a rejection tells it.
 
     Attributes:
@@ -950,7 +950,7 @@ MAX_FIELDS: Final = 64
 Direction = Literal["oldest", "newest"]
 
 
-class Pause(Record):
+class Pause(FrozenStruct):
     """A participant is to begin nothing new until it is resumed, or a time is over.
 
     Attributes:
@@ -966,7 +966,7 @@ class Pause(Record):
     seconds: float | None = None
 
 
-class Resumption(Record):
+class Resumption(FrozenStruct):
     """The end of a pause.
 
     Attributes:
@@ -980,7 +980,7 @@ class Resumption(Record):
     pauses: tuple[str, ...] = ()
 
 
-class StatusRequest(Record):
+class StatusRequest(FrozenStruct):
     """A participant asks for our status.
 
     Attributes:
@@ -992,7 +992,7 @@ class StatusRequest(Record):
     fields: tuple[str, ...] = ()
 
 
-class Forget(Record):
+class Forget(FrozenStruct):
     """We are to drop a part of our context.
 
     Attributes:
@@ -1008,7 +1008,7 @@ class Forget(Record):
     reason: str = ""
 
 
-class Compact(Record):
+class Compact(FrozenStruct):
     """We are to shorten our context.
 
     Attributes:
@@ -1022,7 +1022,7 @@ class Compact(Record):
     reason: str = ""
 
 
-class _Order(Record):
+class _Order(FrozenStruct):
     by: str
     reason: str = ""
 
@@ -1039,7 +1039,7 @@ class Shutdown(_Order):
     """We are to finish what runs, and to leave. ``by`` asks for it, with a ``reason``."""
 
 
-class ParticipantStatus(Record):
+class ParticipantStatus(FrozenStruct):
     """The status of a participant, by its own word.
 
     Attributes:
@@ -1055,7 +1055,7 @@ class ParticipantStatus(Record):
     about: str | None = None
 
 
-class CompactDone(Record):
+class CompactDone(FrozenStruct):
     """The end of a compaction.
 
     Attributes:
@@ -1071,7 +1071,7 @@ class CompactDone(Record):
     about: str | None = None
 
 
-class Acknowledgement(Record):
+class Acknowledgement(FrozenStruct):
     """The word of a participant that it has got a chat message.
 
     Attributes:
@@ -1222,7 +1222,7 @@ ALREADY_EXISTS: Final = "already_exists"
 """The status of an invitation of a participant that the space has, in the published dialects."""
 
 
-class Grant(Record):
+class Grant(FrozenStruct):
     """Capabilities that one participant gave to another.
 
     Attributes:
@@ -1240,7 +1240,7 @@ class Grant(Record):
     reason: str = ""
 
 
-class Revocation(Record):
+class Revocation(FrozenStruct):
     """Capabilities that were taken away: those of a grant, or all that some patterns cover.
 
     Attributes:
@@ -1258,7 +1258,7 @@ class Revocation(Record):
     reason: str = ""
 
 
-class Invite(Record):
+class Invite(FrozenStruct):
     """An invitation into the space; this gateway sends none to its address."""
 
     by: str
@@ -1268,7 +1268,7 @@ class Invite(Record):
     reason: str = ""
 
 
-class Kick(Record):
+class Kick(FrozenStruct):
     """A removal from the space, until the participant is invited again."""
 
     by: str

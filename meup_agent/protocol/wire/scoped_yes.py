@@ -25,7 +25,7 @@ from meup_agent.protocol.capability.patterns import (
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import (
     Envelope,
-    Record,
+    FrozenStruct,
     encode_leniently,
     read_moment,
     rfc3339,
@@ -91,7 +91,7 @@ class ArgumentScope:
             return False
 
 
-class YesTerms(Record, omit_defaults=True, forbid_unknown_fields=True):
+class YesTerms(FrozenStruct, omit_defaults=True, forbid_unknown_fields=True):
     """The payload that gives a scoped yes; its correlation names the proposal.
 
     Attributes:
@@ -137,7 +137,7 @@ class YesTerms(Record, omit_defaults=True, forbid_unknown_fields=True):
         return ArgumentScope(self.arguments, self.others)
 
 
-class ScopedYes(Record, kw_only=True, dict=True, omit_defaults=True):
+class ScopedYes(FrozenStruct, kw_only=True, dict=True, omit_defaults=True):
     """A scoped yes, as the gateway keeps it.
 
     Attributes:
@@ -216,7 +216,7 @@ class ScopedYes(Record, kw_only=True, dict=True, omit_defaults=True):
         return {**said, "used": self.used, **times}
 
 
-class KeptYes(Record):
+class KeptYes(FrozenStruct):
     """A scoped yes of the gateway's list.
 
     Attributes:
@@ -246,7 +246,7 @@ def read_described(said: object) -> ScopedYes | None:
     return read
 
 
-class YesQuery(Record, forbid_unknown_fields=True):
+class YesQuery(FrozenStruct, forbid_unknown_fields=True):
     """The scoped yeses that are asked for.
 
     Attributes:

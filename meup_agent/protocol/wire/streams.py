@@ -15,7 +15,7 @@ import msgspec
 
 from meup_agent.errors import InvalidEnvelope
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import Envelope, Record, is_list
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, is_list
 from meup_agent.protocol.wire.payloads import (
     JsonObject,
     PayloadReader,
@@ -68,7 +68,7 @@ _OF_GATEWAY: Final = frozenset(
 _OF_OPEN: Final = frozenset({*_OF_GATEWAY, "encoding"})
 
 
-class StreamFrame(Record, gc=False):
+class StreamFrame(FrozenStruct, gc=False):
     """One frame of a stream."""
 
     stream: str
@@ -110,7 +110,7 @@ def write_frame(stream: str, data: bytes) -> bytes:
     return b"#%b#%b" % (stream.encode(), data)
 
 
-class StreamOrigin(Record):
+class StreamOrigin(FrozenStruct):
     """The envelopes that a stream comes from.
 
     Attributes:
@@ -128,7 +128,7 @@ class StreamOrigin(Record):
         return (self.by == by and self.request in about) or self.opened in about
 
 
-class StreamInfo(Record):
+class StreamInfo(FrozenStruct):
     """A stream that is open, as ``stream/open`` and the welcome's ``active_streams`` say it.
 
     Attributes:
@@ -205,7 +205,7 @@ def read_active_streams(welcome: JsonObject) -> tuple[StreamInfo, ...] | None:
     return tuple(stream for stream in map(read_stream, listed) if stream is not None)
 
 
-class StreamRequest(Record):
+class StreamRequest(FrozenStruct):
     """A ``stream/request``: its sender wants a stream of its own to write."""
 
     id: str  # the envelope's, which the answer names
@@ -215,14 +215,14 @@ class StreamRequest(Record):
     about: tuple[str, ...] = ()  # the messages that motivated it: the envelope's correlation
 
 
-class StreamOpen(Record):
+class StreamOpen(FrozenStruct):
     """A ``stream/open``: the gateway's answer to a request, which every member hears."""
 
     stream: StreamInfo
     request: str  # the id of the request
 
 
-class StreamClose(Record):
+class StreamClose(FrozenStruct):
     """A ``stream/close``, of a participant or the gateway."""
 
     by: str
@@ -232,7 +232,7 @@ class StreamClose(Record):
     about: tuple[str, ...] = ()
 
 
-class WriterOrder(Record):
+class WriterOrder(FrozenStruct):
     """An owner's word on who may write its stream, or owns it from now on.
 
     A ``stream/grant-write``, ``stream/revoke-write`` or ``stream/transfer-ownership``.
@@ -243,7 +243,7 @@ class WriterOrder(Record):
     reason: str = ""
 
 
-class WriterChange(Record):
+class WriterChange(FrozenStruct):
     """The gateway's word on the same, with all that may write now.
 
     A ``stream/write-granted``, ``stream/write-revoked`` or ``stream/ownership-transferred``.
@@ -255,7 +255,7 @@ class WriterChange(Record):
     owner: str = ""  # the new one; empty: it is as before
 
 
-class StreamLost(Record):
+class StreamLost(FrozenStruct):
     """A ``stream/lost`` of the gateway: so many frames its reader was too slow for."""
 
     stream: str

@@ -30,7 +30,7 @@ from meup_agent.protocol.space.state.indexes import (
 )
 from meup_agent.protocol.space.state.inflight import InFlight, call_of, is_notification
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Envelope, Record, encode_leniently
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, encode_leniently
 from meup_agent.protocol.wire.membership import read_query
 from meup_agent.protocol.wire.payloads import (
     ANSWERS,
@@ -70,7 +70,7 @@ EARLY_SECONDS: Final = 1.0
 _MICROSECONDS: Final = 1_000_000
 
 
-class HeldPause(Record):
+class HeldPause(FrozenStruct):
     """A pause in force, until a time in microseconds since 1970 where it has one."""
 
     pause: Pause

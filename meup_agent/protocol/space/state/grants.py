@@ -41,7 +41,7 @@ from meup_agent.protocol.space.state.indexes import (
     refuse_unknown,
 )
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import Envelope, Record
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct
 from meup_agent.protocol.wire.payloads import (
     ALREADY_EXISTS,
     INVITE_ACK,
@@ -89,7 +89,7 @@ class HeldGrant(Grant, kw_only=True):
         return Fact(GRANT_FACT + value.pop("id"), value)
 
 
-class GrantEffect(Record):
+class GrantEffect(FrozenStruct):
     """The effect that an entry had on the grants of its space, as its facts tell it."""
 
     # Of a grant: the grants to its granter that it rests on; none: the configuration.

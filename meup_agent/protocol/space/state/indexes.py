@@ -20,7 +20,7 @@ from meup_agent.protocol.dialects import Addressees
 from meup_agent.protocol.proposals import ProposalKey, ProposalProgress, ProposalState
 from meup_agent.protocol.space.journal import Fact, ProposalChange
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Envelope, Record, draft, rfc3339
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, draft, rfc3339
 from meup_agent.protocol.wire.outcomes import PermitReport
 from meup_agent.protocol.wire.payloads import UNKNOWN_PARTICIPANT, JsonObject
 
@@ -426,7 +426,7 @@ May = Callable[[str, JsonObject, tuple[str, ...]], bool]
 """True for a kind, a payload and addressees that a participant may send."""
 
 
-class Broadcast(Record):
+class Broadcast(FrozenStruct):
     """An envelope of the gateway for all; a draft without time, and mostly without id."""
 
     draft: Envelope
@@ -435,14 +435,14 @@ class Broadcast(Record):
     changes: tuple[ProposalChange, ...] = ()  # the proposals that it ends
 
 
-class Notice(Record):
+class Notice(FrozenStruct):
     """An envelope of the gateway for one member, if it is there; a draft likewise."""
 
     participant: str
     draft: Envelope
 
 
-class Disconnect(Record):
+class Disconnect(FrozenStruct):
     """A participant whose connections are closed."""
 
     participant: str
@@ -450,7 +450,7 @@ class Disconnect(Record):
     reason: str
 
 
-class TokenIssued(Record):
+class TokenIssued(FrozenStruct):
     """A new token of a participant, which admits it from now on."""
 
     participant: str
@@ -460,7 +460,7 @@ class TokenIssued(Record):
 Consequence = Broadcast | Notice | Disconnect | TokenIssued
 
 
-class Acceptance(Record):
+class Acceptance(FrozenStruct):
     """An envelope for every member, its sender included."""
 
     envelope: Envelope
@@ -476,14 +476,14 @@ class Acceptance(Record):
     changes: tuple[ProposalChange, ...] = ()  # the proposals that it begins or ends
 
 
-class Repetition(Record):
+class Repetition(FrozenStruct):
     """An envelope that was accepted before: its sender alone gets it, with its first number."""
 
     envelope: Envelope  # as it came again
     receipt: AcceptedEnvelope  # has the number, once the journal has given it
 
 
-class Refusal(Record):
+class Refusal(FrozenStruct):
     """An envelope that goes no further."""
 
     code: str  # the reason, for example ``capability_violation`` or ``invalid_json``
@@ -492,7 +492,7 @@ class Refusal(Record):
     retry_after: float = 0.0
 
 
-class Answer(Record):
+class Answer(FrozenStruct):
     """The answer to a question of its sender, for it alone: neither is kept (PROTOCOL 3)."""
 
     question: Envelope
@@ -502,7 +502,7 @@ class Answer(Record):
     size: int  # its cost in bytes, as a round figure: they count in the sender's pace
 
 
-class Discard(Record):
+class Discard(FrozenStruct):
     """An envelope that goes no further, without an error."""
 
     kind: str

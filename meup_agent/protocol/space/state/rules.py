@@ -39,7 +39,7 @@ from meup_agent.protocol.space.state.indexes import (
 from meup_agent.protocol.space.state.inflight import InFlight, call_of, is_notification
 from meup_agent.protocol.space.state.streams import AbsenceTracker, StreamStore
 from meup_agent.protocol.wire import kinds, payloads
-from meup_agent.protocol.wire.envelope import Envelope, Record, fits_double
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, fits_double
 from meup_agent.protocol.wire.outcomes import MAX_REPORTED_CHARS, read_report
 from meup_agent.protocol.wire.payloads import (
     ANSWERS,
@@ -72,7 +72,7 @@ _decode_all = msgspec.json.Decoder().decode
 _NO_PAYLOAD: Final = object()
 
 
-class InboundFrame(Record):
+class InboundFrame(FrozenStruct):
     """An envelope that a member sent, with all of it decoded."""
 
     envelope: Envelope  # the header, and the frame as it came

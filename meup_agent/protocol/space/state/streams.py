@@ -30,7 +30,7 @@ from meup_agent.protocol.space.state.indexes import (
     refuse,
 )
 from meup_agent.protocol.wire import kinds
-from meup_agent.protocol.wire.envelope import Envelope, Record, encode_json, rfc3339
+from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, encode_json, rfc3339
 from meup_agent.protocol.wire.membership import ARRIVED, ASIDE, BESIDE, DIALECT, NEW, OURS, said_by
 from meup_agent.protocol.wire.payloads import PAUSED_KEY, JsonObject
 from meup_agent.protocol.wire.streams import (
@@ -412,7 +412,7 @@ _READERS: Final = ("", min(PUBLISHED))
 """A dialect for each form in which participants are described."""
 
 
-class JoinState(Record):
+class JoinState(FrozenStruct):
     """The state in which a subscriber begins (PROTOCOL 6)."""
 
     # The number after which it continues; ``None``: it begins with what is new.
