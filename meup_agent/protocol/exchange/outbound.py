@@ -1015,6 +1015,14 @@ class OutboundTracker:
         match action:
             case OutboundAction.OFFER:
                 self._dependents.offer(exchange)
+            case (
+                OutboundAction.KEEP
+                | OutboundAction.IGNORE
+                | OutboundAction.LATE
+                | OutboundAction.RESULT
+                | OutboundAction.UNKNOWN
+            ):
+                pass
             case OutboundAction.NOTE_SENT:
                 exchange.lost = False
                 if exchange.fulfilling is not None:
