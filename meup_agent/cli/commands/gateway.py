@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import anyio
-import anyio.to_thread
 import msgspec
 import typer
 from anyio import CapacityLimiter, to_thread
@@ -58,22 +57,29 @@ from meup_agent.cli.up.state import (
     dev_folder,
     dev_lock,
     find_gateway,
+    find_reloadable,
     gateway_lock,
+    keep_dev_tokens,
     notify_targets,
     token_path,
 )
 from meup_agent.errors import ConfigurationError, MeupError, explain_os_error, system_reason
 from meup_agent.escape import visible
-from meup_agent.gateway.config import DEFAULT_HOST, DEFAULT_PORT, PARTICIPANTS, Config, dev_config
+from meup_agent.gateway.config import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    PARTICIPANTS,
+    Config,
+    HttpConfig,
+    dev_config,
+)
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
 from meup_agent.transport.base import background_tasks
 from meup_agent.transport.urls import short_path, socket_url
 
 if TYPE_CHECKING:
-    import httpx
     from starlette.types import ASGIApp
 
-    from meup_agent.gateway.config import Config
     from meup_agent.gateway.config_file import MakeTokens
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
@@ -176,8 +182,6 @@ class ListenOptions(OptionGroup, frozen=True):
     def over(self, settings: Config) -> Config:
         """The settings with these options over them."""
         if self.lan:
-            from meup_agent.gateway.config import HttpConfig
-
             http = replace(settings.http or HttpConfig(), enabled=True, console=True)
             settings = replace(settings, host=EVERY_ADDRESS, http=http)
         port = settings.port if self.port is None else self.port
@@ -266,8 +270,9 @@ def gateway_group(
     if open_console and not dev:
         raise ConfigurationError("--open is for --dev; sign in with a token of the file")
     log_gateway(listen)
-    from meup_agent.cli.up.endpoints import HOOKS_PATH, HookEndpoint, serves_hooks
+    from meup_agent.cli.up.endpoints import HOOKS_PATH, HookEndpoint
     from meup_agent.gateway.config_file import environment_over, find_space_file, load_config
+    from meup_agent.gateway.network import serves_http
 
     make: MakeTokens = "never"
     if dev:
@@ -290,8 +295,6 @@ def gateway_group(
         sys.stdout.write(describe_started(settings, "`meup up` starts"))
         return
     if dev:
-        from meup_agent.cli.up.state import keep_dev_tokens
-
         tokens = keep_dev_tokens(PARTICIPANTS, renew=new_tokens)
         settings = replace(settings, spaces=dev_config(tokens).spaces)
     for space in settings.spaces:
@@ -300,7 +303,7 @@ def gateway_group(
                 said = "space %s: %s is started by `meup up`, and not by a gateway alone"
                 log.warning(said, space.id, name)
     console = make_console(settings)
-    hooks = HookEndpoint() if serves_hooks(settings) else None
+    hooks = HookEndpoint() if serves_http(settings) else None
 
     def read_again() -> Config:
         return listen.over(load_config(file, make_tokens=make))
@@ -357,9 +360,6 @@ def reload(
 
     Example: `meup gateway reload`
     """
-    from meup_agent.cli.commands.gateway import ask_reload
-    from meup_agent.cli.up.state import find_reloadable
-
     found = find_reloadable(port)
     answer = anyio.run(ask_reload, Path(found.control))
     said = f"{found.url}: {answer.said}"
@@ -393,7 +393,6 @@ async def reloading(
     lock: GatewayLock | None,
 ) -> AsyncGenerator[None]:
     """The block in which a gateway reads its files again, by a command or by SIGHUP."""
-    from meup_agent.cli.commands.gateway import ConfigReloader, take_commands
     from meup_agent.gateway.network import fit_open_files
 
     reloader = ConfigReloader(running, lambda: fit_open_files(read()))
@@ -525,8 +524,6 @@ class GatewayStop:
     """
 
     def __init__(self) -> None:
-        from meup_agent.cli.commands.gateway import has_terminal
-
         self.asked = anyio.Event()
         self.hurry = anyio.Event()
         self.number = signal.SIGINT
@@ -699,10 +696,8 @@ def _is_running(process: int | None) -> bool:
     assert process is not None
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True
+    except (OSError, OverflowError) as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -815,10 +810,6 @@ async def _make_link(gateway: Owner, who: str) -> dict[str, Any]:
             f"the gateway at {gateway.url} serves no console; http.console: true in its"
             " configuration turns it on, as --lan does"
         )
-    return _document(answer, gateway)
-
-
-def _document(answer: httpx.Response, gateway: Owner) -> dict[str, Any]:
     try:
         document: dict[str, Any] = answer.json()
     except ValueError:
@@ -876,7 +867,7 @@ async def open_link(link: str | None) -> None:
         raise ConfigurationError("--open needs the console, which http.console turns off")
     import webbrowser
 
-    if not await anyio.to_thread.run_sync(webbrowser.open, link):
+    if not await to_thread.run_sync(webbrowser.open, link):
         warn("no browser could be opened; open the link yourself")
 
 
@@ -939,16 +930,14 @@ class ConfigReloader:
                 with anyio.fail_after(READ_SECONDS):
                     read = await to_thread.run_sync(self._read, abandon_on_cancel=True)
                 said, done = str(self._running.reload(read)), True
-            except TimeoutError:
-                said, done = (
-                    "nothing is changed: the files cannot be read, one gives no answer",
-                    False,
-                )
-            except MeupError as error:
-                said, done = f"nothing is changed: {error}", False
             except Exception as error:
-                log.exception("the configuration could not be read again")
-                said, done = f"nothing is changed: {type(error).__name__}; the log says more", False
+                done, why = False, str(error)
+                if isinstance(error, TimeoutError):
+                    why = "the files cannot be read, one gives no answer"
+                elif not isinstance(error, MeupError):
+                    log.exception("the configuration could not be read again")
+                    why = f"{type(error).__name__}; the log says more"
+                said = f"nothing is changed: {why}"
         log.log(logging.INFO if done else logging.ERROR, "configuration read again: %s", said)
         return ReloadAnswer(said, done)
 

@@ -57,7 +57,6 @@ from meup_agent.cli.up.endpoints import (
     MCP_PATH,
     HookEndpoint,
     McpEndpoint,
-    serves_hooks,
     serves_mcp,
 )
 from meup_agent.cli.up.plan import (
@@ -78,17 +77,24 @@ from meup_agent.cli.up.plan import (
     settings_beside,
     start_servers,
 )
-from meup_agent.cli.up.state import make_folder, token_path, up_folder
+from meup_agent.cli.up.state import (
+    GatewayLock,
+    list_running,
+    make_folder,
+    token_path,
+    up_folder,
+    up_lock,
+)
 from meup_agent.errors import ConfigurationError
 from meup_agent.escape import visible
 from meup_agent.gateway.config import DEFAULT_PORT
+from meup_agent.gateway.network import is_loopback, serves_http
 from meup_agent.mcp.bridge.config import root_of
 from meup_agent.transport.base import background_tasks
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from meup_agent.cli.up.state import GatewayLock
     from meup_agent.gateway.config import Config, SpaceConfig
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
@@ -278,8 +284,6 @@ def up(
         if servers is None:
             sys.stdout.write(describe_started(settings, "starts"))
         return
-    from meup_agent.cli.up.state import up_lock
-
     for each in root or ():
         root_of(each)
     LOADING.begin()  # of the gateway, in whose place the servers take the processor
@@ -306,15 +310,13 @@ def up(
             if serves_mcp(plan.settings):
                 endpoint = McpEndpoint(answer_seconds(answer_within))
             hooks = None
-            if serves_hooks(plan.settings):
+            if serves_http(plan.settings):
                 hooks = HookEndpoint("watch" if watch_hooks else "enforce")
             _run(plan, lock, starters, lambda: settings_beside(plan, read()), endpoint, hooks)
 
 
 def _change_unit(place: Path, read: Callable[[], Plan], *, install: bool) -> None:
     """Set up a unit of the user's service manager, or remove it."""
-    from meup_agent.cli.up.state import up_lock
-
     unit = ServiceUnit.of_command_line(place.resolve(), sys.argv[1:])
     if not install:
         sys.stdout.write(f"{visible(remove_unit(unit), 2_000)}\n")
@@ -329,8 +331,6 @@ def _change_unit(place: Path, read: Callable[[], Plan], *, install: bool) -> Non
 
 def _tell_neighbours(file: Path) -> None:
     """Say which other files of the same folder are run already."""
-    from meup_agent.cli.up.state import list_running, up_folder
-
     folder = str(file.resolve().parent)
     for owner in list_running(up_folder()):
         if owner.process != os.getpid() and owner.folder == folder:
@@ -347,7 +347,6 @@ def _run(
 ) -> None:
     """Run a plan until a signal."""
     from meup_agent.cli.up.children import adopt_orphans, run_children
-    from meup_agent.cli.up.state import list_running, up_folder
     from meup_agent.gateway.history import log_programs
 
     console = make_console(plan.settings)
@@ -465,8 +464,6 @@ def _link_of(
 
 def _console_lines(plan: Plan, running: RunningGateway, named: str) -> Iterator[str]:
     """The lines that say how to sign in again."""
-    from meup_agent.gateway.network import is_loopback
-
     if running.console_url is None:
         return
     name = "" if plan.persons == (YOU,) else " NAME"

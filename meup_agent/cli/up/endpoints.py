@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,7 +22,7 @@ from meup_agent.errors import TokenRefused
 from meup_agent.gateway.network import is_loopback, serves_http
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from contextlib import AbstractAsyncContextManager
 
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -71,10 +72,40 @@ class LateApp:
             self._app = None
             self._begun.set()
 
-    def answer_by(self, app: ASGIApp) -> None:
-        """Answer by an application until the block ends."""
-        self._app = app
-        self._begun.set()
+    async def _answer(
+        self,
+        gateway: RunningGateway,
+        app: ASGIApp,
+        running: AbstractAsyncContextManager[object],
+        check_tokens: Callable[[], object],
+    ) -> None:
+        """Answer by an application that runs, until cancelled; tokens are checked at a reload."""
+        told = gateway.runtime.on_reload
+        told.append(check_tokens)
+        try:
+            async with running:
+                self._app = app
+                self._begun.set()
+                await anyio.sleep_forever()
+        finally:
+            told.remove(check_tokens)
+
+
+def _key_of(identity: Identity) -> str:
+    """The name of a participant; those of two spaces may have one name."""
+    return f"{quote(identity.space, safe='')}/{identity.participant}"
+
+
+def _find(gateway: RunningGateway, token: str) -> str | None:
+    identity = gateway.runtime.tokens.identify(token)
+    return identity and _key_of(identity)
+
+
+def _identify(gateway: RunningGateway, token: str | None) -> Identity:
+    identity = None if token is None else gateway.runtime.tokens.identify(token)
+    if identity is None:
+        raise TokenRefused("no participant has this token")
+    return identity
 
 
 # --- hooks of coding agents ---
@@ -84,16 +115,6 @@ HOOKS_PATH: Final = "/hooks/{agent}"
 class _Login(NamedTuple):
     key: str
     token: str
-
-
-def _key_of(identity: Identity) -> str:
-    """The name of a participant; those of two spaces may have one name."""
-    return f"{quote(identity.space, safe='')}/{identity.participant}"
-
-
-def serves_hooks(settings: Config) -> bool:
-    """True if a gateway has HTTP, by which hooks are answered."""
-    return serves_http(settings)
 
 
 class HookEndpoint(LateApp):
@@ -106,49 +127,33 @@ class HookEndpoint(LateApp):
     async def run(self, gateway: RunningGateway) -> None:
         """Answer the hooks of a gateway's participants, until cancelled."""
         with self.loading():
+            # In a thread, as it takes a moment, in which the gateway serves.
+            await to_thread.run_sync(import_module, "meup_agent.doors.hook_app")
             await self._serve(gateway)
 
     async def _serve(self, gateway: RunningGateway) -> None:
-        # In a thread, as it takes a moment, in which the gateway serves.
-        await to_thread.run_sync(import_module, "meup_agent.doors.hook_app")
         from starlette.requests import HTTPConnection
 
         from meup_agent.doors.hook_app import HookApp, NotLoggedIn
-        from meup_agent.errors import TokenRefused
         from meup_agent.gateway.auth import NotAdmitted
         from meup_agent.gateway.console.local_session import LocalSpace
         from meup_agent.gateway.edge.handshake import bearer
         from meup_agent.gateway.edge.http.context import authenticate
 
-        runtime = gateway.runtime
-
         def log_in(scope: Scope) -> _Login:
             connection = HTTPConnection(scope)
             try:
-                identity = authenticate(runtime, connection)
+                identity = authenticate(gateway.runtime, connection)
             except NotAdmitted as refused:
                 raise NotLoggedIn(refused.status, str(refused)) from None
             return _Login(_key_of(identity), bearer(connection.headers["authorization"]))
 
         def join(agent: Agent, token: str, /) -> AbstractAsyncContextManager[Space]:
-            identity = runtime.tokens.identify(token)
-            if identity is None:
-                raise TokenRefused("no participant has this token")
-            return agent.join(LocalSpace(runtime, identity), beside=True)
+            return agent.join(LocalSpace(gateway.runtime, _identify(gateway, token)), beside=True)
 
         app = HookApp(join, log_in, self._mode)
-
-        def check_tokens() -> None:
-            identify = runtime.tokens.identify
-            app.check_found(lambda token: (found := identify(token)) and _key_of(found))
-
-        runtime.on_reload.append(check_tokens)
-        try:
-            async with app.run():
-                self.answer_by(app)
-                await anyio.sleep_forever()
-        finally:
-            runtime.on_reload.remove(check_tokens)
+        check_tokens = partial(app.check_found, partial(_find, gateway))
+        await self._answer(gateway, app, app.run(), check_tokens)
 
 
 # --- MCP clients ---
@@ -180,43 +185,29 @@ class McpEndpoint(LateApp):
     async def run(self, gateway: RunningGateway, host: str) -> None:
         """Serve the spaces of a gateway that listens at a host, until cancelled."""
         with self.loading():
+            # In a thread, as it takes a second or two, in which servers start.
+            await to_thread.run_sync(import_module, "meup_agent.mcp.server.http")
             await self._serve(gateway, host)
 
     async def _serve(self, gateway: RunningGateway, host: str) -> None:
-        # In a thread, as it takes a second or two, in which the gateway serves and servers start.
-        await to_thread.run_sync(import_module, "meup_agent.mcp.server.http")
         from meup_agent.mcp.server.client_member import ClientMembers
         from meup_agent.mcp.server.http import LOOPBACK_HOSTS, McpApp
         from meup_agent.mcp.server.tool_calls import CallSettings
         from meup_agent.transport.websocket import SpaceConnector
 
-        def find(token: str) -> str | None:
-            identity = gateway.runtime.tokens.identify(token)
-            # Participants of two spaces may have one name.
-            return identity and f"{quote(identity.space, safe='')}/{identity.participant}"
-
         def join(
             agent: Agent, token: str | None, /, *, observe: bool = False
         ) -> AbstractAsyncContextManager[Space]:
             assert not observe, "tokens are looked up"
-            identity = None if token is None else gateway.runtime.tokens.identify(token)
-            if identity is None:
-                raise TokenRefused("no participant has this token")
-            connector = SpaceConnector(gateway.own_url, identity.space)
+            connector = SpaceConnector(gateway.own_url, _identify(gateway, token).space)
             return agent.join(connector, token=token, beside=True)
 
-        members = ClientMembers(join, find=find)
+        members = ClientMembers(join, find=partial(_find, gateway))
         app = McpApp(
             members,
             settings=CallSettings(answer_within=self._answer_within),
             hosts=LOOPBACK_HOSTS if is_loopback(host) else None,
             path=MCP_PATH,
         )
-        gateway.runtime.on_reload.append(members.check_found)
-        try:
-            async with app.lifespan():
-                log.info("MCP clients find the space at %s%s", gateway.http_url, MCP_PATH)
-                self.answer_by(app)
-                await anyio.sleep_forever()
-        finally:
-            gateway.runtime.on_reload.remove(members.check_found)
+        log.info("MCP clients find the space at %s%s", gateway.http_url, MCP_PATH)
+        await self._answer(gateway, app, app.lifespan(), members.check_found)
