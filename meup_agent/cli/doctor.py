@@ -13,13 +13,13 @@ import socket
 import ssl
 import statistics
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from errno import ECONNREFUSED
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, Self, cast
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol, Self
+from urllib.parse import SplitResult, urlsplit
 
 import anyio
 from anyio import RunFinishedError, from_thread
@@ -48,7 +48,7 @@ from meup_agent.protocol.dialects import decode
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import microseconds, read_moment
 from meup_agent.protocol.wire.membership import WELCOME_KEY, Guarantees
-from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, unwrapped
+from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, one_or_more, unwrapped
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import CloseInfo, Transport
 from meup_agent.transport.connect_failure import (
@@ -161,10 +161,16 @@ MAX_SAID: Final = 400
 """Characters of a sentence."""
 
 
-def failed_check(name: str, error: ConfigurationError) -> Check:
+def failed_check(name: str, error: MeupError) -> Check:
     """A check that failed by an error, whose last part is the advice."""
     said, _, advice = str(error).rpartition("; ")
-    return Check(name, False, visible(said or advice, MAX_SAID), advice if said else "")
+    words = visible(said or advice, MAX_SAID)
+    return Check(name, False, words, visible(advice, MAX_SAID) if said else "")
+
+
+def failed_names(checks: Iterable[Check]) -> list[str]:
+    """The names of the checks that failed."""
+    return [check.name for check in checks if check.ok is False]
 
 
 @dataclass(slots=True)
@@ -188,26 +194,22 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        return not any(check.ok is False for check in self.checks)
+        return not failed_names(self.checks)
 
     @property
     def connected(self) -> bool:
-        return not self.lost and not any(
-            check.ok is False and check.name in NEEDED for check in self.checks
-        )
+        return not self.lost and NEEDED.isdisjoint(failed_names(self.checks))
 
 
 def refusal(code: int, reason: str) -> tuple[str, str, str]:
     """The check that fails by a status or a close code, what happened, and what to do."""
     if code == _FORBIDDEN and not reason:
         return _NO_REASON
-    found = _REFUSALS.get(code)
-    if found is not None:
-        return found
     advice = "check the address: host, port and path"
+    other = ("welcome", "the connection was closed before the welcome", advice)
     if code < FIRST_CLOSE_CODE:
-        return "handshake", "what answers is not a gateway", advice
-    return "welcome", "the connection was closed before the welcome", advice
+        other = ("handshake", "what answers is not a gateway", advice)
+    return _REFUSALS.get(code, other)
 
 
 def no_handshake(error: TransportError, timeout: float) -> tuple[str, str]:
@@ -255,9 +257,9 @@ def _ability(verb: str, kind: str, capabilities: Sequence[Any]) -> Permission:
 
 
 def _fits(pattern: object, kind: str) -> bool:
-    patterns = cast("list[object]", pattern) if isinstance(pattern, list) else [pattern]
+    patterns = (each for each in one_or_more(pattern) if isinstance(each, str))
     try:
-        return any(compile_kind(each)(kind) for each in patterns if isinstance(each, str))
+        return any(compile_kind(each)(kind) for each in patterns)
     except InvalidPattern:
         return False
 
@@ -275,7 +277,7 @@ def _limit(pattern: dict[str, Any]) -> str:
             names = method
         case _:
             pass
-    values = cast("list[object]", names) if isinstance(names, list) else [names]
+    values = one_or_more(names)
     said = [visible(each, MAX_LIMIT) for each in values if isinstance(each, str)]
     return ", ".join(said) if said and len(said) == len(values) else compact(pattern, MAX_LIMIT)
 
@@ -287,8 +289,6 @@ def _limit(pattern: dict[str, Any]) -> str:
 # The connection is the only one that a diagnosis makes; its handshake and welcome are recorded.
 
 _START: Final = "start the gateway there, or check the address"
-
-_PORTS: Final = {"ws": 80, "wss": 443}
 
 
 class Unreachable(Exception):
@@ -304,18 +304,6 @@ class HostPort(NamedTuple):
 
     host: str
     port: int
-    is_tls: bool
-
-    @classmethod
-    def of(cls, url: str) -> HostPort:
-        """The place that a checked address names."""
-        parts = urlsplit(url)
-        port = _PORTS[parts.scheme] if parts.port is None else parts.port
-        return cls(parts.hostname or "", port, parts.scheme == "wss")
-
-    @property
-    def is_address(self) -> bool:
-        return _address(self.host) is not None
 
     def __str__(self) -> str:
         """``host:port``, as in an address."""
@@ -513,10 +501,13 @@ class OneShotConnector:
             raise
         finally:
             # No use in waiting any more, least of all as long as a Retry-After asks for.
-            if self.waiting is not None and (
-                self.recording is None or self.recording.welcome is None
-            ):
+            if self.waiting is not None and not self.is_welcome:
                 self.waiting.cancel()
+
+    @property
+    def is_welcome(self) -> bool:
+        """True once there was a welcome."""
+        return self.recording is not None and self.recording.welcome is not None
 
 
 # --- the diagnosis ---
@@ -564,38 +555,37 @@ class _Diagnosis:
     _timeout: float
     report: Report = field(default_factory=Report)
     _participant: str | None = None
-    _socket: str | None = None
 
     async def run(self) -> None:
         """All checks."""
-        await self._address()
+        path = await self._address()
         where = await self._settings()
-        if self._socket is None:
-            await self._way(HostPort.of(self.report.url))
+        if path is None:
+            await self._way(urlsplit(self.report.url))
         else:
-            await self._way_to_socket(self._socket)
+            await self._way_to_socket(path)
         if where is None:
             raise _CheckFailed
         await self._join(where)
 
     async def tell_untried(self) -> None:
         """Tell the checks that there was no use in trying."""
-        told = {check.name for check in self.report.checks}
-        for name in NAMES:
-            if name not in told:
-                await self._tell(name, None, NOT_TRIED)
+        for name in self._untried():
+            await self._tell(name, None, NOT_TRIED)
         self.report.checks.sort(key=lambda check: NAMES.index(check.name))
 
     # --- before there is a connection ---
 
-    async def _address(self) -> None:
+    async def _address(self) -> str | None:
+        """The path of a Unix socket, if that is the address."""
         try:
             given = self._given.url or ""
-            self._socket = socket_path(given)
-            self.report.url = handshake_url(given, None) if self._socket is None else given
+            path = socket_path(given)
+            self.report.url = handshake_url(given, None) if path is None else given
         except ConfigurationError as error:
-            await self._bad("address", *_split(error))
+            await self._fail(failed_check("address", error))
         await self._good("address", visible(self.report.url, 200))
+        return path
 
     async def _settings(self) -> Address | None:
         try:
@@ -603,7 +593,7 @@ class _Diagnosis:
             token = where.token if isinstance(where.token, str) else where.token()
         except ConfigurationError as error:
             # The way to the gateway can be tried all the same.
-            await self._tell("settings", False, *_split(error))
+            await self._report(failed_check("settings", error))
             return None
         self.report.space = where.space
         self._participant = where.participant
@@ -611,21 +601,23 @@ class _Diagnosis:
         await self._good("settings", f"space {shown_name(where.space)}, with a token{as_whom}")
         return where._replace(token=token)
 
-    async def _way(self, place: HostPort) -> None:
+    async def _way(self, url: SplitResult) -> None:
+        is_tls, host = url.scheme == "wss", url.hostname or ""
+        place = HostPort(host, (443 if is_tls else 80) if url.port is None else url.port)
         name = "name"
         try:
-            self._listener.begin_attempt(f"an address of {place.host}")
+            self._listener.begin_attempt(f"an address of {host}")
             addresses = await resolve_host(place, self._timeout)
-            said = "is an address already" if place.is_address else f"is {', '.join(addresses)}"
-            await self._good(name, f"{place.host} {said}")
+            said = "an address already" if _address(host) else ", ".join(addresses)
+            await self._good(name, f"{host} is {said}")
             name = "port"
             self._listener.begin_attempt(f"{place} to take a connection")
             async with await connect(place, self._timeout) as stream:
                 answered = str(stream.extra(SocketAttribute.remote_address)[0])
-                await self._good(name, f"{HostPort(answered, place.port, False)} takes connections")
+                await self._good(name, f"{HostPort(answered, place.port)} takes connections")
                 name = "tls"
                 address = _address(answered.partition("%")[0])
-                if place.is_tls:
+                if is_tls:
                     self._listener.begin_attempt(f"{place} to answer in TLS")
                     await self._good(name, await probe_tls(stream, place, self._timeout))
                 elif address is not None and address.is_loopback:
@@ -672,17 +664,17 @@ class _Diagnosis:
                     assert once.recording is not None
                     await self._look_around(space, once.recording)
         except (ConnectionFailed, AlreadyDialled) as error:
-            if once.recording is not None and once.recording.welcome is not None:
+            if once.is_welcome:
                 self.report.lost = True
                 if isinstance(error, SessionEnded):
-                    await self._bad(self._next_name(), *_split(error))
+                    await self._fail(failed_check(self._next_name(), error))
                 why = format_close(once.closed) if once.closed is not None else str(error)
                 await self._bad(
                     self._next_name(),
                     f"the connection ended: {visible(why, 300)}",
                     "try again; if it stays so, look into the gateway's log",
                 )
-        if once.recording is None or once.recording.welcome is None:
+        if not once.is_welcome:
             await self._not_welcome(once)
 
     async def _made(self, headers: Mapping[str, str]) -> None:
@@ -707,14 +699,10 @@ class _Diagnosis:
                 await self._refused(info.code, f"code {info.code}", info.reason)
             case _:
                 pass
-        unread = once.recording.unread if once.recording is not None else ""
-        await self._bad(
-            "welcome",
-            f"what came is not a welcome: {visible(unread, 200)}"
-            if unread
-            else f"none came within {self._timeout:g} s",
-            "check that a MEUP gateway listens there",
-        )
+        said = f"none came within {self._timeout:g} s"
+        if once.recording is not None and once.recording.unread:
+            said = f"what came is not a welcome: {visible(once.recording.unread, 200)}"
+        await self._bad("welcome", said, "check that a MEUP gateway listens there")
 
     async def _refused(self, code: int, shown: str, body: str) -> NoReturn:
         name, said, advice = refusal(code, body)
@@ -736,8 +724,8 @@ class _Diagnosis:
         report.participants = tuple(each.id for each in space.participants)
         report.capabilities = space.capabilities
         report.permissions = permissions_of(report.capabilities)
-        me = shown_name(space.me)
-        if space.gateway.guarantees.identity_checked:
+        me, checked = shown_name(space.me), report.guarantees.identity_checked
+        if checked:
             await self._good("token", f"good: the gateway knows it as {me}")
         else:
             await self._good(
@@ -749,27 +737,21 @@ class _Diagnosis:
         await self._good(
             "welcome", f"{(recording.seconds or 0.0) * 1000:.0f} ms after the handshake"
         )
-        await self._dialect_and_gateway()
-        goes_by_names = not space.gateway.guarantees.identity_checked and self._participant is None
-        await self._good("me", me, _NAME if goes_by_names else "")
+        asked = "as asked" if report.adopted == report.asked else f"asked for {report.asked}"
+        await self._good("dialect", f"{shown_name(report.adopted)}, {asked}")
+        await self._good(
+            "gateway",
+            "it says what it guarantees (below)"
+            if report.said_guarantees
+            else f"an existing one of {shown_name(report.adopted)}: it says nothing of itself, so"
+            " what gateways of its kind were seen to do is assumed (below)",
+        )
+        await self._good("me", me, "" if checked or self._participant else _NAME)
         await self._good("may", format_permissions(report.permissions))
         others = [name for name in report.participants if name != report.me]
         await self._good("here", name_some(others, MAX_LISTED) or "no others")
         await self._round_trip(recording.inner)
         await self._clock(welcome.ts, recording.welcomed_at)
-
-    async def _dialect_and_gateway(self) -> None:
-        report = self.report
-        asked = "as asked" if report.adopted == report.asked else f"asked for {report.asked}"
-        await self._good("dialect", f"{shown_name(report.adopted)}, {asked}")
-        if report.said_guarantees:
-            await self._good("gateway", "it says what it guarantees (below)")
-        else:
-            await self._good(
-                "gateway",
-                f"an existing one of {shown_name(report.adopted)}: it says nothing of itself, so"
-                " what gateways of its kind were seen to do is assumed (below)",
-            )
 
     async def _round_trip(self, transport: Transport) -> None:
         if not isinstance(transport, WebSocketTransport):
@@ -807,16 +789,16 @@ class _Diagnosis:
             await self._good("clock", "the gateway's and ours differ by less than a second")
             return
         words = f"the gateway's is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} ours"
-        if abs(ahead) <= MAX_CLOCK_SECONDS:
-            await self._good("clock", words)
-        else:
-            advice = "set the clocks: times of expiry are not believed beyond 60 s of difference"
-            await self._tell("clock", False, words, advice)
+        advice = "set the clocks: times of expiry are not believed beyond 60 s of difference"
+        ok = abs(ahead) <= MAX_CLOCK_SECONDS
+        await self._tell("clock", ok, words, "" if ok else advice)
 
     # --- telling ---
 
     async def _tell(self, name: str, ok: bool | None, said: str, advice: str = "") -> None:
-        check = Check(name, ok, said, advice)
+        await self._report(Check(name, ok, said, advice))
+
+    async def _report(self, check: Check) -> None:
         self.report.checks.append(check)
         await self._listener.report_check(check)
 
@@ -824,15 +806,15 @@ class _Diagnosis:
         await self._tell(name, True, said, advice)
 
     async def _bad(self, name: str, said: str, advice: str) -> NoReturn:
-        await self._tell(name, False, said, advice)
+        await self._fail(Check(name, False, said, advice))
+
+    async def _fail(self, check: Check) -> NoReturn:
+        await self._report(check)
         raise _CheckFailed
 
     def _next_name(self) -> str:
+        return self._untried()[0]
+
+    def _untried(self) -> list[str]:
         told = {check.name for check in self.report.checks}
-        return next(name for name in NAMES if name not in told)
-
-
-def _split(error: MeupError) -> tuple[str, str]:
-    """The two halves of an error's sentence: what happened, and what to do."""
-    said, _, advice = visible(str(error), 400).rpartition("; ")
-    return (said, advice) if said else (advice, "")
+        return [name for name in NAMES if name not in told]

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from meup_agent.cli import exit_codes
 from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.doctor import NOT_TRIED, Check, Report, diagnose
+from meup_agent.cli.doctor import NOT_TRIED, Check, Report, diagnose, failed_names
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import NoColour, argument, flag, option, seconds
 from meup_agent.cli.render.formatting import hang
@@ -192,8 +192,7 @@ class _Doctor:
                 await self.report_check(check)
         self.begin_attempt("")
         if not self._as_json:
-            failed = [check.name for check in report.checks if check.ok is False]
-            await show(Text(), self._verdict(report.checks, failed))
+            await show(Text(), _verdict(report.checks))
         return report
 
     async def _examine_journal(self, file: Path) -> int:
@@ -211,12 +210,12 @@ class _Doctor:
                 from_thread.run(self.report_check, check)
 
         await to_thread.run_sync(examine, abandon_on_cancel=True)
-        failed = [check.name for check in done if check.ok is False]
+        failed = failed_names(done)
         if self._as_json:
             checks = [asdict(check) for check in done]
             await self._output.write(json.dumps({"ok": not failed, "checks": checks}) + "\n")
         else:
-            await self._output.show(Text(), self._verdict(done, failed))
+            await self._output.show(Text(), _verdict(done))
         return exit_codes.FAILED if failed else exit_codes.OK
 
     # --- on the way ---
@@ -255,13 +254,7 @@ class _Doctor:
         if report.guarantees is not None:
             await show(Text(), Text("What the gateway guarantees", style="bold"))
             await show(*self._guarantees(report.guarantees))
-        failed = [check.name for check in report.checks if check.ok is False]
-        await show(Text(), self._verdict(report.checks, failed))
-
-    def _verdict(self, checks: list[Check], failed: list[str]) -> Text:
-        remarks = "; mind what is marked with !" if any(map(_is_remark, checks)) else ""
-        verdict = f"not good: {', '.join(failed)}" if failed else f"all is good{remarks}"
-        return Text(verdict, style="bold red" if failed else "bold green")
+        await show(Text(), _verdict(report.checks))
 
     def _lines(self, check: Check) -> list[Text]:
         glyphs = self._output.glyphs
@@ -295,6 +288,13 @@ class _Doctor:
         return line.append(hang(said, self._output.width, indent), style=look)
 
 
+def _verdict(checks: list[Check]) -> Text:
+    if failed := failed_names(checks):
+        return Text(f"not good: {', '.join(failed)}", style="bold red")
+    remarks = "; mind what is marked with !" if any(map(_is_remark, checks)) else ""
+    return Text(f"all is good{remarks}", style="bold green")
+
+
 def _is_remark(check: Check) -> bool:
     return check.ok is True and bool(check.advice)
 
@@ -312,8 +312,8 @@ def as_document(report: Report | None, doors: list[DoorReport]) -> dict[str, Any
     all_good = all(each.ok for each in doors)
     if report is None:
         return {"ok": all_good, "doors": shown}
-    document = _way_document(report)
-    return {**document, "ok": report.ok and all_good, "doors": shown} if doors else document
+    more = {"ok": report.ok and all_good, "doors": shown} if doors else {}
+    return _way_document(report) | more
 
 
 def _way_document(report: Report) -> dict[str, Any]:
