@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -27,7 +26,7 @@ from meup_agent.cli.guard.agents import (
     TTL_SECONDS,
     CodingAgent,
     HookProgram,
-    other_hooks,
+    claude_hooks,
 )
 from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_change
 from meup_agent.cli.guard.plan import (
@@ -351,7 +350,9 @@ def _install(
         keep_token(token_path(folder, name))
     if not no_start:
         _start(gateway, clients)  # before any agent asks it
-    _keep_record(plan.record)  # before any settings change, so that they can be put back
+    _write_own(
+        _record_path(), plan.record
+    )  # before any settings change, so that they can be put back
     _write(plan.changes)
     for each in chosen:
         does = "tells of each call, and waits for nobody" if watches else "asks before each call"
@@ -378,7 +379,7 @@ def _install(
 def _others(agent: CodingAgent) -> list[str]:
     """The warning that other hooks ask as well."""
     path = agent.settings()
-    if agent.name != CLAUDE or not other_hooks(read_json(read_settings(path), path)):
+    if agent.name != CLAUDE or all(claude_hooks(read_json(read_settings(path), path))):
         return []
     return [
         f"{path} has other hooks before a call: a no of theirs holds beside ours, but where one of"
@@ -395,7 +396,7 @@ def _remove(chosen: list[CodingAgent], plan: GuardPlan, *, dry_run: bool) -> Non
     gateway = _gateway()
     if gateway.servers.exists():
         _keep(gateway, plan.record)
-    _keep_record(plan.record)
+    _write_own(_record_path(), plan.record)
     for each in chosen:
         sys.stdout.write(f"{each.title} asks no more\n")
     owner = gateway.owner()
@@ -409,20 +410,15 @@ def _remove(chosen: list[CodingAgent], plan: GuardPlan, *, dry_run: bool) -> Non
 def _show(plan: GuardPlan) -> None:
     for each in plan.changes:
         if each.is_needed:
-            secrets = secrets_in(each)
-            lines = [visible(_masked(line, secrets), 2_000) for line in each.lines()]
+            said = "\n".join(each.lines())
+            for secret in secrets_in(each):  # people show their terminals
+                said = said.replace(secret, "…")
+            lines = [visible(line, 2_000) for line in said.splitlines()]
             sys.stdout.write("\n".join([*lines, ""]))
         elif each.before is not None:
             sys.stdout.write(f"{each.path} stays as it is\n")
     for said in plan.stays:
         sys.stdout.write(f"{visible(said, 400)}\n")
-
-
-def _masked(line: str, secrets: Sequence[str]) -> str:
-    """A line of a difference without its secrets: people show their terminals."""
-    for each in secrets:
-        line = line.replace(each, "…")
-    return line
 
 
 def _write(changes: list[FileChange]) -> None:
@@ -438,7 +434,7 @@ def _write(changes: list[FileChange]) -> None:
 
 def _read_record() -> GuardRecord:
     """The changes of earlier runs."""
-    path = guard_folder() / "changed.json"
+    path = _record_path()
     if not path.exists():
         return {}
     try:
@@ -450,15 +446,15 @@ def _read_record() -> GuardRecord:
         ) from None
 
 
-def _keep_record(record: GuardRecord) -> None:
-    _write_own(guard_folder() / "changed.json", msgspec.json.encode(record))
+def _record_path() -> Path:
+    return guard_folder() / "changed.json"
 
 
-def _write_own(path: Path, content: bytes) -> None:
+def _write_own(path: Path, document: object) -> None:
     """Write a file of the guard's folder whole, for its user alone: it has secrets of servers."""
     make_folder(path.parent)
     with explain_os_error(f"{path} cannot be written"):
-        replace_file(path, content)
+        replace_file(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 
 def _hook_program() -> Path:
@@ -499,19 +495,14 @@ def _gateway(
 
 def _keep(gateway: _Gateway, record: GuardRecord | None = None) -> None:
     """Keep what was chosen for the gateway, and the servers that it is to start."""
-    _write_own(guard_folder() / "gateway.json", msgspec.json.encode(gateway.setup))
+    _write_own(guard_folder() / "gateway.json", gateway.setup)
     if record is not None:
         moved = gateway_servers(_read_record()).keys()
-        there = as_object(_servers_in(gateway.servers).get("mcpServers"))
+        # The user may have written some of them.
+        so_far = read_json(read_settings(gateway.servers), gateway.servers)
+        there = as_object(so_far.get("mcpServers"))
         others = {name: entry for name, entry in there.items() if name not in moved}
-        document = {"mcpServers": {**others, **gateway_servers(record)}}
-        content = msgspec.json.format(msgspec.json.encode(document), indent=2)
-        _write_own(gateway.servers, content + b"\n")
-
-
-def _servers_in(path: Path) -> dict[str, Any]:
-    """The gateway's servers so far, of which the user may have written some."""
-    return read_json(read_settings(path), path)
+        _write_own(gateway.servers, {"mcpServers": {**others, **gateway_servers(record)}})
 
 
 def _start(gateway: _Gateway, clients: list[str]) -> None:

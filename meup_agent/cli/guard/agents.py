@@ -17,12 +17,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.cli.guard.files import (
     comments_in,
     lines_in_strings,
     read_commented,
+    read_document,
     read_json,
     read_settings,
     read_toml,
@@ -31,7 +33,7 @@ from meup_agent.cli.guard.files import (
 )
 from meup_agent.cli.up.autostart import SPACE, client_entry
 from meup_agent.errors import ConfigurationError
-from meup_agent.protocol.wire.payloads import as_object, objects_in
+from meup_agent.protocol.wire.payloads import as_list, as_object, objects_in
 
 TTL_SECONDS: Final = 86_400
 """Time for which a call waits for a decision: whoever decides may be away until tomorrow."""
@@ -126,21 +128,16 @@ class HookProgram(NamedTuple):
     @classmethod
     def of_line(cls, line: str) -> HookProgram | None:
         """The program that a command line of ours starts; ``None``: it is another's."""
-        try:
-            words = shlex.split(line.removeprefix(_OUTLIVES))
-        except ValueError:
-            return None
+        words = _words_of(line)
         given = dict(itertools.pairwise(words))
-        if not ("--url" in given and "--token-file" in given):
+        if not {"--url", "--token-file"} <= given.keys():
             return None
-        token_file, ttl = Path(given["--token-file"]), given.get("--ttl", "")
-        waits = int(ttl) if ttl.isdecimal() else TTL_SECONDS
-        after = given.get("--defer-after", "")
+        ttl, after = given.get("--ttl", ""), given.get("--defer-after", "")
         return cls(
             Path(words[0]),
             given["--url"],
-            token_file,
-            waits,
+            Path(given["--token-file"]),
+            int(ttl) if ttl.isdecimal() else TTL_SECONDS,
             "--watch" in words,
             prefers_terminal=given.get("--prefer") == "terminal",
             defer_after=int(after) if after.isdecimal() else None,
@@ -170,22 +167,23 @@ class CodingAgent(NamedTuple):
         title: Its name for people.
         settings: Gives the path of its settings.
         edit: The text of the settings with the hook, or without (``None``).
-        check: Raises ConfigurationError where its hook would not fail closed.
         open: What goes past the hook, as far as it is known.
         program: Its program, where a trial of it is known.
         first: What its person has to do before the hook is asked.
         has_hooks: It asks a hook; else its MCP servers, or the agents that it starts, are decided.
+        check: Raises ConfigurationError where its hook would not fail closed; else its settings
+            say so themselves.
     """
 
     name: str
     title: str
     settings: Callable[[], Path]
     edit: Callable[[str | None, Path, HookProgram | None], str]
-    check: Callable[[], None]
     open: tuple[HookGap, ...]
     program: str | None = None
     first: str = ""
     has_hooks: bool = True
+    check: Callable[[], None] = lambda: None
 
     @property
     def is_here(self) -> bool:
@@ -210,7 +208,7 @@ class CodingAgent(NamedTuple):
         text = read_settings(path)
         if text is None:
             return None
-        document = read_json(text, path) if path.suffix == ".json" else read_toml(text, path)
+        document = read_document(text, path)
         lines = (line for line in _texts_in(document) if starts_hook(line, self.name))
         found = next(filter(None, map(HookProgram.of_line, lines)), None)
         served = OWN_SERVER in as_object(document.get("mcp_servers"))
@@ -230,14 +228,10 @@ class CodingAgent(NamedTuple):
         if text is None and hook is None:
             return None
         after = self.edit(text, path, hook)
-        is_json = text is not None and path.suffix == ".json" and self.has_hooks
+        if text is None or path.suffix != ".json" or not self.has_hooks:
+            return after
         # Where nothing else would change its layout stays.
-        return text if is_json and after == _plain(text or "", path) else after
-
-
-def _plain(text: str, path: Path) -> str:
-    """The text as it is written where nothing is added."""
-    return write_json(read_json(text, path), text) if path.suffix == ".json" else text
+        return text if after == write_json(read_json(text, path), text) else after
 
 
 def _texts_in(value: object) -> Iterator[str]:
@@ -266,53 +260,49 @@ def user_folder(variable: str, folder: str) -> Path:
 
 def _is_own(entry: object, agent: str) -> bool:
     """True for an entry of ours, or a group in which there is one."""
-    if not isinstance(entry, dict):
-        return False
-    of = cast("JsonObject", entry)
-    inner: object = of.get("hooks")
-    if isinstance(inner, list):
-        return any(_is_own(each, agent) for each in cast("list[object]", inner))
-    return any(starts_hook(of.get(each), agent) for each in ("command", "bash"))
+    of = as_object(entry)
+    is_ours = any(starts_hook(of.get(each), agent) for each in ("command", "bash"))
+    return is_ours or any(_is_own(each, agent) for each in as_list(of.get("hooks")))
 
 
 def _without_own(entry: object, agent: str) -> list[object]:
     """An entry without our hooks; those that others put into a group of ours stay."""
     if not _is_own(entry, agent):
         return [entry]
-    of = cast("JsonObject", entry)
-    inner = cast("list[object]", of.get("hooks", []))
-    others = [each for each in inner if not _is_own(each, agent)]
+    of = as_object(entry)
+    others = [each for each in as_list(of.get("hooks")) if not _is_own(each, agent)]
     return [{**of, "hooks": others}] if others else []
 
 
-def other_hooks(settings: JsonObject) -> int:
-    """The hooks of others that Claude Code asks before a call."""
+def claude_hooks(settings: JsonObject) -> list[bool]:
+    """The hooks that Claude Code asks before a call: true for ours, false for another's."""
     groups = objects_in(as_object(settings.get("hooks")).get("PreToolUse"))
-    hooks = [each for group in groups for each in objects_in(group.get("hooks"))]
-    return sum(not _is_own(each, CLAUDE) for each in hooks)
-
-
-def has_own_hook(settings: JsonObject, agent: str) -> bool:
-    """True if settings have our hook of an agent before a call."""
-    asked = as_object(settings.get("hooks")).get("PreToolUse")
-    return any(_is_own(each, agent) for each in objects_in(asked))
+    hooks = (each for group in groups for each in objects_in(group.get("hooks")))
+    return [_is_own(each, CLAUDE) for each in hooks]
 
 
 def starts_hook(line: object, agent: str) -> bool:
     """True for a command line of the hook of an agent."""
-    if not isinstance(line, str):
-        return False
-    try:
-        words = shlex.split(line.removeprefix(_OUTLIVES))
-    except ValueError:
-        return False
+    words = _words_of(line) if isinstance(line, str) else []
     return len(words) > 1 and Path(words[0]).name == "meup-hook" and words[1] == agent
 
 
+def _words_of(line: str) -> list[str]:
+    try:
+        return shlex.split(line.removeprefix(_OUTLIVES))
+    except ValueError:
+        return []
+
+
 def _edit_hooks(
-    text: str | None, path: Path, agent: str, wanted: Mapping[str, JsonObject], first: JsonObject
+    text: str | None,
+    path: Path,
+    agent: str,
+    wanted: Mapping[str, JsonObject] | None,
+    first: Mapping[str, object] = MappingProxyType({}),
 ) -> str:
     """A settings file with an entry of ours for each event, and none besides."""
+    wanted = wanted or {}
     document = read_json(text, path)
     had = dict(document)
     given = document.get("hooks", {})
@@ -348,40 +338,44 @@ def _edit_hooks(
 
 
 def _claude(text: str | None, path: Path, hook: HookProgram | None) -> str:
-    wanted: dict[str, JsonObject] = {}
-    if hook is not None:
-        if read_json(text, path).get("disableAllHooks"):
-            raise ConfigurationError(
-                f"{path} says disableAllHooks, so no hook would be asked; take that out first"
-            )
-        entry = {"type": "command", "command": hook.line("claude-code"), "timeout": WATCH_SECONDS}
-        asks: JsonObject = {**entry, "timeout": hook.seconds}
-        if not hook.watches:
-            asks["onFailure"] = "block"
-        wanted["PreToolUse"] = {"matcher": "*", "hooks": [asks]}
-        if hook.prefers_terminal and not hook.watches:
-            wanted["PermissionRequest"] = {"matcher": "*", "hooks": [asks]}
-        for event in ("PostToolUse", "PostToolUseFailure"):
-            wanted[event] = {"matcher": "*", "hooks": [entry]}
-        for event in ("Stop", "SessionEnd"):
-            wanted[event] = {"hooks": [entry]}
-    return _edit_hooks(text, path, "claude-code", wanted, {})
+    if hook is not None and read_json(text, path).get("disableAllHooks"):
+        raise ConfigurationError(
+            f"{path} says disableAllHooks, so no hook would be asked; take that out first"
+        )
+    return _edit_hooks(text, path, CLAUDE, hook and _claude_hooks(hook))
+
+
+def _claude_hooks(hook: HookProgram) -> dict[str, JsonObject]:
+    entry = {"type": "command", "command": hook.line(CLAUDE), "timeout": WATCH_SECONDS}
+    asks: JsonObject = {**entry, "timeout": hook.seconds}
+    if not hook.watches:
+        asks["onFailure"] = "block"
+    wanted: dict[str, JsonObject] = {"PreToolUse": {"matcher": "*", "hooks": [asks]}}
+    if hook.prefers_terminal and not hook.watches:
+        wanted["PermissionRequest"] = wanted["PreToolUse"]
+    for event in ("PostToolUse", "PostToolUseFailure"):
+        wanted[event] = {"matcher": "*", "hooks": [entry]}
+    for event in ("Stop", "SessionEnd"):
+        wanted[event] = {"hooks": [entry]}
+    return wanted
 
 
 def _check_claude() -> None:
     version = version_of("claude")
     if version is None:
-        raise ConfigurationError(
-            "the program claude does not say its version, and before"
-            f" {'.'.join(map(str, FIRST_CLAUDE))} a call runs where its hook fails; put it on the"
-            " PATH, so that the version is known"
-        )
-    if version < FIRST_CLAUDE:
-        raise ConfigurationError(
-            f"Claude Code is {'.'.join(map(str, version))}, and before"
-            f" {'.'.join(map(str, FIRST_CLAUDE))} a call runs where its hook fails; update it"
-            " (claude update)"
-        )
+        said = "the program claude does not say its version"
+        todo = "put it on the PATH, so that the version is known"
+    elif version < FIRST_CLAUDE:
+        said, todo = f"Claude Code is {dotted(version)}", "update it (claude update)"
+    else:
+        return
+    raise ConfigurationError(
+        f"{said}, and before {dotted(FIRST_CLAUDE)} a call runs where its hook fails; {todo}"
+    )
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def version_of(program: str) -> tuple[int, int, int] | None:
@@ -439,7 +433,7 @@ def _codex(text: str | None, path: Path, hook: HookProgram | None) -> str:
 
 def _codex_block(hook: HookProgram) -> str:
     """The hooks of Codex, which runs a call whose hook ends otherwise than with 2 and words."""
-    line = _toml_text(_or_else(hook, "codex", "echo 'meup did not answer' >&2; exit 2"))
+    line = _toml_text(_or_else(hook, "codex", _SAY_NO))
     served = ""
     if hook.serves:
         entry = hook.server("codex")
@@ -457,6 +451,8 @@ def _codex_block(hook: HookProgram) -> str:
     return "".join((*hooks, served))
 
 
+_SAY_NO: Final = "echo 'meup did not answer' >&2; exit 2"
+
 _OUTLIVES: Final = "trap : HUP INT TERM; "
 """Has a shell end after its program, where a signal goes to both: else nothing would deny."""
 
@@ -470,40 +466,41 @@ def _toml_text(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _cursor(text: str | None, path: Path, hook: HookProgram | None) -> str:
-    wanted: dict[str, JsonObject] = {}
-    if hook is not None:
-        entry: JsonObject = {"command": hook.line("cursor"), "timeout": hook.seconds}
-        if not hook.watches:
-            entry["failClosed"] = True
-        # It is asked before a file is read, too: with `beforeReadFile` a read would ask twice.
-        wanted["preToolUse"] = entry
-        wanted["postToolUse"] = {"command": hook.line("cursor"), "timeout": WATCH_SECONDS}
-        wanted["postToolUseFailure"] = {"command": hook.line("cursor"), "timeout": WATCH_SECONDS}
-    return _edit_hooks(text, path, "cursor", wanted, {"version": 1})
+def _cursor_hooks(hook: HookProgram) -> dict[str, JsonObject]:
+    tells: JsonObject = {"command": hook.line("cursor"), "timeout": WATCH_SECONDS}
+    asks = {**tells, "timeout": hook.seconds}
+    if not hook.watches:
+        asks["failClosed"] = True
+    # It is asked before a file is read, too: with `beforeReadFile` a read would ask twice.
+    return {"preToolUse": asks, "postToolUse": tells, "postToolUseFailure": tells}
 
 
-def _gemini(text: str | None, path: Path, hook: HookProgram | None) -> str:
-    wanted: dict[str, JsonObject] = {}
-    if hook is not None:
-        # It counts milliseconds.
-        line = _or_else(hook, "gemini", "echo 'meup did not answer' >&2; exit 2")
-        entry = {"name": "meup", "type": "command", "command": line}
-        for event, seconds in (("BeforeTool", hook.seconds), ("AfterTool", WATCH_SECONDS)):
-            wanted[event] = {"matcher": "*", "hooks": [{**entry, "timeout": seconds * 1000}]}
-    return _edit_hooks(text, path, "gemini", wanted, {})
+def _gemini_hooks(hook: HookProgram) -> dict[str, JsonObject]:
+    entry = {"name": "meup", "type": "command", "command": _or_else(hook, "gemini", _SAY_NO)}
+    # It counts milliseconds.
+    return {
+        event: {"matcher": "*", "hooks": [{**entry, "timeout": seconds * 1000}]}
+        for event, seconds in (("BeforeTool", hook.seconds), ("AfterTool", WATCH_SECONDS))
+    }
 
 
-def _copilot(text: str | None, path: Path, hook: HookProgram | None) -> str:
-    wanted: dict[str, JsonObject] = {}
-    if hook is not None:
-        # Any exit code but 0 is a hook that failed, and the call runs.
-        said = '{"permissionDecision": "deny", "permissionDecisionReason": "meup did not answer"}'
-        line = _or_else(hook, "copilot", f"echo '{said}'")
-        entry = {"type": "command", "bash": line}
-        wanted["preToolUse"] = {**entry, "timeoutSec": hook.seconds}
-        wanted["postToolUse"] = {**entry, "timeoutSec": WATCH_SECONDS}
-    return _edit_hooks(text, path, "copilot", wanted, {"version": 1})
+def _copilot_hooks(hook: HookProgram) -> dict[str, JsonObject]:
+    # Any exit code but 0 is a hook that failed, and the call runs.
+    said = '{"permissionDecision": "deny", "permissionDecisionReason": "meup did not answer"}'
+    entry = {"type": "command", "bash": _or_else(hook, "copilot", f"echo '{said}'")}
+    return {
+        event: {**entry, "timeoutSec": seconds}
+        for event, seconds in (("preToolUse", hook.seconds), ("postToolUse", WATCH_SECONDS))
+    }
+
+
+def _hook_editor(
+    agent: str, hooks_of: Callable[[HookProgram], dict[str, JsonObject]], **first: object
+) -> Callable[[str | None, Path, HookProgram | None], str]:
+    def edit(text: str | None, path: Path, hook: HookProgram | None) -> str:
+        return _edit_hooks(text, path, agent, hook and hooks_of(hook), first)
+
+    return edit
 
 
 def wrap_agents(text: str | None, path: Path, hook: HookProgram | None) -> str:
@@ -530,15 +527,6 @@ def wrap_agents(text: str | None, path: Path, hook: HookProgram | None) -> str:
     return given if text or hook is not None else ""
 
 
-def _leave(text: str | None, path: Path, hook: HookProgram | None) -> str:
-    """The settings of an agent that has no hooks."""
-    return text or ""
-
-
-def _nothing_to_check() -> None:
-    """The settings say themselves that it fails closed."""
-
-
 def vscode_folder() -> Path:
     """The folder of VS Code's user settings."""
     if sys.platform == "darwin":
@@ -563,7 +551,6 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             "Claude Code",
             lambda: user_folder("CLAUDE_CONFIG_DIR", ".claude") / "settings.json",
             _claude,
-            _check_claude,
             (
                 HookGap(
                     "`claude --bare`, and `disableAllHooks` in a project's settings, skip it",
@@ -571,13 +558,13 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
                 ),
             ),
             "claude",
+            check=_check_claude,
         ),
         CodingAgent(
             "codex",
             "Codex",
             lambda: user_folder("CODEX_HOME", ".codex") / "config.toml",
             _codex,
-            _nothing_to_check,
             (_TIMES_OUT,),
             "codex",
             "Codex skips the hook in silence until you trust it: start codex, type /hooks, look at"
@@ -587,16 +574,14 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             "cursor",
             "Cursor",
             lambda: user_folder("", ".cursor") / "hooks.json",
-            _cursor,
-            _nothing_to_check,
+            _hook_editor("cursor", _cursor_hooks, version=1),
             (_TRY_IT,),
         ),
         CodingAgent(
             "gemini",
             "Gemini CLI",
             lambda: user_folder("GEMINI_CLI_HOME", "") / ".gemini" / "settings.json",
-            _gemini,
-            _nothing_to_check,
+            _hook_editor("gemini", _gemini_hooks),
             (
                 HookGap(
                     "in a folder that Gemini CLI does not trust it skips all hooks, its user's too,"
@@ -613,16 +598,14 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             "copilot",
             "Copilot CLI",
             lambda: user_folder("COPILOT_HOME", ".copilot") / "hooks" / "meup.json",
-            _copilot,
-            _nothing_to_check,
+            _hook_editor("copilot", _copilot_hooks, version=1),
             (_TRY_IT, _TIMES_OUT),
         ),
         CodingAgent(
             "vscode",
             "VS Code",
             lambda: vscode_folder() / "mcp.json",
-            _leave,
-            _nothing_to_check,
+            lambda text, path, hook: text or "",  # it has no hooks
             (
                 HookGap(
                     "its own tools are not asked about, but its MCP servers alone",
@@ -636,7 +619,6 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             "Zed",
             lambda: user_folder("XDG_CONFIG_HOME", ".config") / "zed" / "settings.json",
             wrap_agents,
-            _nothing_to_check,
             (
                 HookGap(
                     "what an agent does without asking its editor goes past",

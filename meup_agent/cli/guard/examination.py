@@ -6,20 +6,22 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from meup_agent.cli.address import SpaceOptions
-from meup_agent.cli.doctor import Check, DoctorListener, Report, diagnose
+from meup_agent.cli.doctor import Check, DoctorListener, Report, diagnose, failed_names
 from meup_agent.cli.guard.agents import (
     AGENTS,
     OWN_SERVER,
     SWITCH,
     CodingAgent,
     HookProgram,
-    has_own_hook,
+    claude_hooks,
+    dotted,
     version_of,
 )
 from meup_agent.cli.guard.files import read_commented, read_json, read_settings
@@ -36,7 +38,14 @@ if TYPE_CHECKING:
 PROJECT_SETTINGS: Final = (".claude/settings.json", ".claude/settings.local.json")
 """The settings of Claude Code that a folder has."""
 
-_AGAIN: Final = "run `meup guard {0}` again"
+
+def _again(agent: CodingAgent) -> str:
+    return f"run `meup guard {agent.name}` again"
+
+
+def _broken(name: str, error: ConfigurationError) -> Check:
+    """The check of a file that cannot be read."""
+    return Check(name, False, visible(str(error), 300), "mend the file")
 
 
 def managed_settings() -> Path:
@@ -61,7 +70,7 @@ class DoorReport:
     @property
     def ok(self) -> bool:
         """False if one check failed."""
-        return not any(check.ok is False for check in self.checks)
+        return not failed_names(self.checks)
 
 
 def guarded_agents() -> list[CodingAgent]:
@@ -93,7 +102,7 @@ async def examine(
     try:
         hook = agent.installed_hook()
     except ConfigurationError as error:
-        yield Check("hook", False, visible(str(error), 300), "mend the file")
+        yield _broken("hook", error)
         return
     if hook is None:
         advice = f"run `meup guard {agent.name}`"
@@ -117,7 +126,7 @@ async def examine(
 def _check_settings(agent: CodingAgent, hook: HookProgram) -> Check:
     """Check that the settings are as guard writes them, and that their program exists."""
     path = agent.settings()
-    again = _AGAIN.format(agent.name)
+    again = _again(agent)
     if not os.access(hook.program, os.X_OK):
         said = f"{path} starts {hook.program}, which is not there"
         return Check("hook", False, f"{visible(said, 400)}: no call runs", again)
@@ -156,7 +165,7 @@ async def _check_gateway(
     failed = next((check for check in report.checks if check.ok is False), None)
     if failed is not None:
         so = "every call goes on unseen" if hook.watches else "no call runs"
-        return Check("gateway", False, f"{failed.said}: {so}", _AGAIN.format(agent.name))
+        return Check("gateway", False, f"{failed.said}: {so}", _again(agent))
     may = {each.verb: each.allowed for each in report.permissions}
     if not may.get("propose"):
         return Check("gateway", False, "it takes no proposal of this agent: no call runs")
@@ -171,7 +180,7 @@ async def _try(
 
     named = agent.title
     if (version := version_of(program)) is not None:
-        named += f" {'.'.join(map(str, version))}"
+        named += f" {dotted(version)}"
     if_trusted = ""
     if agent.name == "codex":
         listener.begin_attempt(f"{agent.title} to list its hooks", TRIAL_SECONDS)
@@ -183,17 +192,15 @@ async def _try(
             if not hook.watches:
                 yield await _check_terminals(agent, program, Path(folder))
     try:
-        with TemporaryDirectory(prefix="meup-doctor-") as folder:
-            listener.begin_attempt(f"{agent.title} to be denied a call", TRIAL_SECONDS)
-            async with denying_gateway(agent.name) as at:
-                result = await try_hook(agent, program, hook, Path(folder), at)
-        yield _judge("denied call", if_trusted + named, result, DENIAL, watches=hook.watches)
-        with TemporaryDirectory(prefix="meup-doctor-") as folder:
-            listener.begin_attempt(f"{agent.title} to find no gateway", TRIAL_SECONDS)
-            result = await try_hook(agent, program, hook, Path(folder), None)
-        yield _judge(
-            "gateway gone", if_trusted + named, result, "meup did not answer", watches=hook.watches
-        )
+        for name, what, words, gateway in (
+            ("denied call", "to be denied a call", DENIAL, denying_gateway(agent.name)),
+            ("gateway gone", "to find no gateway", "meup did not answer", nullcontext()),
+        ):
+            with TemporaryDirectory(prefix="meup-doctor-") as folder:
+                listener.begin_attempt(f"{agent.title} {what}", TRIAL_SECONDS)
+                async with gateway as at:
+                    result = await try_hook(agent, program, hook, Path(folder), at)
+            yield _judge(name, if_trusted + named, result, words, watches=hook.watches)
     except (MeupError, OSError) as error:
         yield Check("denied call", False, f"it could not be tried: {visible(str(error), 300)}")
 
@@ -245,7 +252,7 @@ async def _check_terminals(agent: CodingAgent, program: str, folder: Path) -> Ch
         return Check("terminals", False, said, "update it (npm install -g @openai/codex)")
     if opens:
         said = f"{agent.title} opens terminals, and what it types into one asks no hook"
-        return Check("terminals", False, said, _AGAIN.format(agent.name))
+        return Check("terminals", False, said, _again(agent))
     return Check("terminals", True, f"{agent.title} opens none, whose input would ask no hook")
 
 
@@ -263,19 +270,20 @@ def _open_claude() -> Iterator[Check]:
     try:
         managed = read_json(read_settings(path), path)
     except ConfigurationError as error:
-        yield Check("managed", False, visible(str(error), 300), "mend the file")
+        yield _broken("managed", error)
         return
-    closed = has_own_hook(managed, "claude-code")
-    closing = f"as an administrator, copy the hooks of its settings into {path}"
-    if not closed and managed.get("allowManagedHooksOnly"):
-        said = f"{path} allows managed hooks alone, so ours is skipped: it RUNS every call"
-        yield Check("managed", False, said, closing)
-    if closed:
+    if any(claude_hooks(managed)):
         yield Check(
             "managed", True, f"{path} has the hook: `--bare`, `disableAllHooks` do not skip it"
         )
         return
+    closing = f"as an administrator, copy the hooks of its settings into {path}"
+    if managed.get("allowManagedHooksOnly"):
+        said = f"{path} allows managed hooks alone, so ours is skipped: it RUNS every call"
+        yield Check("managed", False, said, closing)
+    skips = "`claude --bare`"
     if managed.get("disableAllHooks") is not False:
+        skips += ", and `disableAllHooks` in a project's settings,"
         for name in PROJECT_SETTINGS:
             project = Path.cwd() / name
             try:
@@ -287,11 +295,6 @@ def _open_claude() -> Iterator[Check]:
                 yield Check(
                     "this folder", False, visible(said, 400), f"take that out, or {closing}"
                 )
-    skips = (
-        "`claude --bare`"
-        if managed.get("disableAllHooks") is False
-        else ("`claude --bare`, and `disableAllHooks` in a project's settings,")
-    )
     closing += ": nothing skips them there, and calls of the machine's other users are denied"
     yield Check("open", True, f"{skips} skip the hook", closing)
 
@@ -339,7 +342,7 @@ def check_settings(agent: CodingAgent) -> Iterator[Check]:
             case _:
                 pass
     except ConfigurationError as error:
-        yield Check("settings", False, visible(str(error), 300), "mend the file")
+        yield _broken("settings", error)
     yield Check("denied call", None, READ_ONLY)
 
 
@@ -382,17 +385,17 @@ def _vscode(agent: CodingAgent) -> Iterator[Check]:
             if is_own_server(entries.get(OWN_SERVER)):
                 yield Check("server", True, f"{shown} has the server {OWN_SERVER}")
             else:
-                again = f"run `meup guard {agent.name}` again"
-                yield Check("server", False, f"{shown} has no server {OWN_SERVER} of ours", again)
+                said = f"{shown} has no server {OWN_SERVER} of ours"
+                yield Check("server", False, said, _again(agent))
         others = [name for name in entries if name != OWN_SERVER]
         if others:
             more = "" if each.project is None else " --project"
             yield _beside(others, each.path, f"run `meup guard {agent.name}{more}`: it moves them")
     path = agent.settings().with_name("settings.json")
     document = _document(path)
-    if any(document.get(key) is True for key in _AUTO_APPROVE):
+    key = next((key for key in _AUTO_APPROVE if document.get(key) is True), None)
+    if key is not None:
         said = f"{path} approves every tool: its own tools run, and nobody is asked"
-        key = next(key for key in _AUTO_APPROVE if document.get(key) is True)
         yield Check("own tools", False, visible(said, 400), f"take `{key}` out of it")
 
 

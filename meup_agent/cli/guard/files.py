@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from meup_agent.atomic_file import replace_file
-from meup_agent.errors import ConfigurationError, system_reason
+from meup_agent.errors import ConfigurationError, explain_os_error, system_reason
 from meup_agent.mcp.bridge.config import strict_json
 
 MAX_SETTINGS_BYTES: Final = 4 << 20
@@ -63,13 +63,14 @@ def read_settings(path: Path) -> str | None:
     try:
         # Non-blocking: a named pipe in place of the file would be waited for.
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise _is_link(path) from None
-        return None
     except OSError as error:
         if error.errno == errno.ELOOP or path.is_symlink():
-            raise _is_link(path) from None
+            raise ConfigurationError(
+                f"{path} is a symbolic link, and what it leads to is not ours to change; put a file"
+                " there, or add the hook to the other file yourself (--dry-run shows it)"
+            ) from None
+        if isinstance(error, FileNotFoundError):
+            return None
         raise ConfigurationError(f"{path} cannot be read ({system_reason(error)})") from None
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
@@ -84,13 +85,6 @@ def read_settings(path: Path) -> str | None:
         raise ConfigurationError(f"{path} is not UTF-8, so it is left as it is") from None
 
 
-def _is_link(path: Path) -> ConfigurationError:
-    return ConfigurationError(
-        f"{path} is a symbolic link, and what it leads to is not ours to change; put a file there,"
-        " or add the hook to the other file yourself (--dry-run shows it)"
-    )
-
-
 def write_change(change: FileChange) -> Path | None:
     """Write a file, with what it was beside it; the path of that.
 
@@ -102,7 +96,7 @@ def write_change(change: FileChange) -> Path | None:
         ConfigurationError: It cannot be written, or is not as it was read.
     """
     path, backup = change.path, None
-    try:
+    with explain_os_error(f"{path} cannot be written"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = NEW_MODE if change.before is None else stat.S_IMODE(os.lstat(path).st_mode)
         if change.before is not None and change.after:
@@ -115,8 +109,6 @@ def write_change(change: FileChange) -> Path | None:
         elif change.before is not None:
             _check_unchanged(change)
             path.unlink()
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written ({system_reason(error)})") from None
     return backup
 
 
@@ -166,6 +158,11 @@ def write_json(document: dict[str, Any], like: str | None) -> str:
     found = _INDENT.match(like or "")
     indent = found[1] if found else "  "
     return json.dumps(document, indent=indent, ensure_ascii=False) + "\n"
+
+
+def read_document(text: str, path: Path) -> dict[str, Any]:
+    """The document in a settings file, which is TOML or JSON by its name; empty: there is none."""
+    return read_toml(text, path) if path.suffix == ".toml" else read_json(text, path)
 
 
 # --- JSON with comments ---

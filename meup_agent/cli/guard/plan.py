@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from meup_agent.cli.guard.agents import (
     AGENTS,
@@ -24,13 +25,13 @@ from meup_agent.cli.guard.agents import (
     CodingAgent,
     HookProgram,
     user_folder,
-    vscode_folder,
 )
 from meup_agent.cli.guard.files import (
     FileChange,
     comments_in,
     lines_in_strings,
     read_commented,
+    read_document,
     read_json,
     read_settings,
     read_toml,
@@ -71,23 +72,18 @@ class ServerList(NamedTuple):
 def server_lists(agent: str, project: Path | None = None) -> Iterator[ServerList]:
     """The files with an agent's MCP servers: the user's, and those of a project's folder."""
     config = user_folder("CLAUDE_CONFIG_DIR", "")
-    users = {
-        "claude-code": (config / ".claude.json", "mcpServers"),
-        "codex": (user_folder("CODEX_HOME", ".codex") / "config.toml", "mcp_servers"),
-        "cursor": (user_folder("", ".cursor") / "mcp.json", "mcpServers"),
-        "gemini": (AGENTS["gemini"].settings(), "mcpServers"),
-        "vscode": (vscode_folder() / "mcp.json", "servers"),
+    known = {
+        "claude-code": (config / ".claude.json", "mcpServers", ".mcp.json"),
+        "codex": (AGENTS["codex"].settings(), "mcp_servers", ""),
+        "cursor": (user_folder("", ".cursor") / "mcp.json", "mcpServers", ".cursor/mcp.json"),
+        "gemini": (AGENTS["gemini"].settings(), "mcpServers", ""),
+        "vscode": (AGENTS["vscode"].settings(), "servers", ".vscode/mcp.json"),
     }
-    projects = {
-        "claude-code": (".mcp.json", "mcpServers"),
-        "cursor": (".cursor/mcp.json", "mcpServers"),
-        "vscode": (".vscode/mcp.json", "servers"),
-    }
-    if agent in users:
-        yield ServerList(agent, *users[agent])
-    if project is not None and agent in projects:
-        name, key = projects[agent]
-        yield ServerList(agent, project / name, key, project)
+    if agent in known:
+        path, key, name = known[agent]
+        yield ServerList(agent, path, key)
+        if project is not None and name:
+            yield ServerList(agent, project / name, key, project)
 
 
 class MovedServer(msgspec.Struct):
@@ -213,7 +209,7 @@ def take_servers(
     Raises:
         ConfigurationError: It cannot be read.
     """
-    document = _read(text, listed.path)
+    document = read_document(text or "", listed.path)
     moved, stays = dict[str, MovedServer](), list[str]()
     for name, entry in as_object(document.get(listed.key)).items():
         if name == OWN_SERVER:
@@ -255,10 +251,6 @@ def _free_name(
     there = gateway_servers(record)
     names = (name, *(f"{name}-{listed.agent}{each}" for each in ("", *map(str, range(2, 100)))))
     return next(each for each in names if each not in taken and there.get(each, given) == given)
-
-
-def _read(text: str | None, path: Path) -> JsonObject:
-    return read_toml(text or "", path) if path.suffix == ".toml" else read_json(text, path)
 
 
 def _without(text: str, listed: ServerList, names: list[str]) -> str:
@@ -420,9 +412,7 @@ def plan_install(
             if moved:
                 known = record.get(str(listed.path), GuardedFile(agent.name))
                 servers = {**known.servers, **moved}
-                record[str(listed.path)] = GuardedFile(
-                    agent.name, servers, known.before, known.after
-                )
+                record[str(listed.path)] = replace(known, agent=agent.name, servers=servers)
         serves = any(file.agent == agent.name and file.servers for file in record.values())
         hook = hook_of(agent)._replace(serves=serves)
         for listed in lists if serves else ():
@@ -443,9 +433,8 @@ def plan_install(
             now = change.before or ""
             is_ours = is_first or now in (known.after, known.before)
             first = now if is_first else known.before
-            record[key] = GuardedFile(
-                known.agent, known.servers, first if is_ours else None, change.after
-            )
+            before = first if is_ours else None
+            record[key] = replace(known, before=before, after=change.after)
     return GuardPlan(changes, record, stays)
 
 

@@ -102,11 +102,15 @@ async def try_hook(
     with ModelApi("Bash", asks) as model:
         asked = hook._replace(url=url, token_file=token_file)
         words, variables = _STARTS[agent.name](agent, asked, folder, model.url)
-        kept = {each: os.environ[each] for each in ("PATH", "LANG") if each in os.environ}
-        env = {**kept, "HOME": str(folder), "TMPDIR": str(folder), **variables}
+        env = _environment(folder) | variables
         has_ended, output = await _run([program, *words], env, cwd, folder / "output")
         told = model.results
     return TrialResult(mark.exists(), told[-1] if told else None, output, has_ended)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    kept = {each: os.environ[each] for each in ("PATH", "LANG") if each in os.environ}
+    return {**kept, "HOME": str(folder), "TMPDIR": str(folder)}
 
 
 async def _run(
@@ -259,8 +263,7 @@ def _codex_copy(agent: CodingAgent, folder: Path) -> tuple[Path, dict[str, str]]
     home.mkdir(exist_ok=True)
     copy = home / "config.toml"
     copy.write_text(read_settings(agent.settings()) or "", encoding="utf-8")
-    kept = {each: os.environ[each] for each in ("PATH", "LANG") if each in os.environ}
-    return copy, {**kept, "HOME": str(folder), "TMPDIR": str(folder), "CODEX_HOME": str(home)}
+    return copy, _environment(folder) | {"CODEX_HOME": str(home)}
 
 
 async def opens_terminals(agent: CodingAgent, program: str, folder: Path) -> bool | None:
