@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, Protocol, TypedDict
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict
+from urllib.parse import urlsplit
 
 from msgspec import structs
 
@@ -303,18 +303,8 @@ MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
 """Bytes of an answer; a page of messages has about 4 MiB, or a single larger one."""
 
 
-ReadPage = Callable[[str | None], Awaitable[dict[str, Any]]]
-"""Reads a page of what was said after a number or a time: ``messages``, ``times``, ``next``."""
-
-
-class AskHttp(Protocol):
-    """Asks the HTTP API for the JSON at a path."""
-
-    async def __call__(
-        self, path: str, /, *, method: str = "GET", **query: str | Sequence[str]
-    ) -> dict[str, Any]:
-        """The answer; raises :exc:`Failure` where there is none."""
-        ...
+AskHttp = Callable[..., Awaitable[dict[str, Any]]]
+"""Asks the HTTP API for the JSON at a path, by ``method`` and a query; raises :exc:`Failure`."""
 
 
 @asynccontextmanager
@@ -331,21 +321,6 @@ async def open_http(where: HttpAddress) -> AsyncGenerator[tuple[dict[str, Any], 
                 " check --space or MEUP_SPACE"
             )
         yield me, ask
-
-
-@asynccontextmanager
-async def open_http_pages(
-    where: HttpAddress, *, limit: int, dialect: str
-) -> AsyncGenerator[tuple[str, ReadPage]]:
-    """The space of a token, and what reads the pages of its journal, for the length of a block."""
-    async with open_http(where) as (me, ask):
-        path = f"/participants/{quote(str(me.get('id', '')), safe='')}/messages"
-
-        async def read_page(since: str | None) -> dict[str, Any]:
-            begin = {} if since is None else {"since": since}
-            return await ask(path, limit=str(limit), dialect=dialect, **begin)
-
-        yield str(me.get("space", "")), read_page
 
 
 async def _ask(

@@ -92,12 +92,15 @@ class Lane:
     @property
     def stalls(self) -> bool:
         """True if the next frame must wait for the release."""
-        return self._faults.stall_after is not None and self.count >= self._faults.stall_after
+        return self._has_passed(self._faults.stall_after)
 
     @property
     def cuts(self) -> bool:
         """True if the next frame ends the connection."""
-        return self._faults.cut_after is not None and self.count >= self._faults.cut_after
+        return self._has_passed(self._faults.cut_after)
+
+    def _has_passed(self, number: int | None) -> bool:
+        return number is not None and self.count >= number
 
     def feed(self, frame: bytes) -> list[bytes]:
         """Put one frame in; what comes out now, in this order."""

@@ -270,7 +270,7 @@ class _MemoryConnection:
         self._go_on()
 
     def _go_on(self) -> None:
-        if self._then is not None and not self._unread.statistics().current_buffer_used:
+        if self._then is not None and not self.paused:
             then, self._then = self._then, None
             if not self.closed:
                 then()
@@ -283,7 +283,7 @@ class _MemoryConnection:
     def lose(self) -> None:
         """End without a close frame; what was not read is lost."""
         if not self.closed:
-            while self._unread.statistics().current_buffer_used:
+            while self.paused:
                 self._unread.receive_nowait()
             self._end(CloseInfo(ABNORMAL))
 

@@ -295,8 +295,8 @@ class _ToolCall:
         document = {
             "outcome": outcome.word,
             "proposal": outcome.proposal_id,
-            "by": None if rejected is None else rejected.by,
-            "reason": None if rejected is None else rejected.reason,
+            "by": rejected and rejected.by,
+            "reason": rejected and rejected.reason,
             "explanation": explained or None,
         }
         await session.print_json(document)
@@ -353,13 +353,12 @@ async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) ->
 def _document(answer: Fulfillment | Responded) -> dict[str, Any]:
     """The result for programs; an answer that is an error raises."""
     fulfilled = answer if isinstance(answer, Fulfillment) else None
-    changes = () if fulfilled is None else fulfilled.changes
     return {
         "outcome": answer.word,
         "result": value_of(answer),
         "executor": answer.by if isinstance(answer, Responded) else answer.executor,
-        "proposal": None if fulfilled is None else fulfilled.proposal_id,
-        "fulfilled_by": None if fulfilled is None else fulfilled.by,
-        "as_proposed": None if fulfilled is None else fulfilled.as_proposed,
-        "changes": [structs.asdict(each) for each in changes],
+        "proposal": fulfilled and fulfilled.proposal_id,
+        "fulfilled_by": fulfilled and fulfilled.by,
+        "as_proposed": fulfilled and fulfilled.as_proposed,
+        "changes": [structs.asdict(each) for each in fulfilled.changes] if fulfilled else [],
     }

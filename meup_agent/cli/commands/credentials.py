@@ -69,20 +69,16 @@ class ShellForm(NamedTuple):
     run: str
 
 
-def _quote_for_fish(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("'", "\\'")
-
-
-def _quote_for_powershell(value: str) -> str:
-    return value.replace("'", "''")
-
-
 FORMS: Final = {
     Shell.POSIX: ShellForm("export {}={}", shlex.quote, 'eval "$({})"'),
-    Shell.FISH: ShellForm("set -gx {} '{}'", _quote_for_fish, "{} --shell fish | source"),
+    Shell.FISH: ShellForm(
+        "set -gx {} '{}'",
+        lambda value: value.replace("\\", "\\\\").replace("'", "\\'"),
+        "{} --shell fish | source",
+    ),
     Shell.POWERSHELL: ShellForm(
         "$env:{} = '{}'",
-        _quote_for_powershell,
+        lambda value: value.replace("'", "''"),
         "{} --shell powershell | Out-String | Invoke-Expression",
     ),
 }

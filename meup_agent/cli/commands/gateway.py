@@ -310,34 +310,28 @@ def gateway_group(
 
     @asynccontextmanager
     async def shown(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
-        async with background_tasks() as tasks:
+        async with background_tasks() as tasks, AsyncExitStack() as stack:
             if hooks is not None:
                 tasks.start_soon(hooks.run, running)
-            async with told(running, stop):
-                yield
-
-    @asynccontextmanager
-    async def told(running: RunningGateway, stop: GatewayStop) -> AsyncGenerator[None]:
-        if not dev:
-            async with AsyncExitStack() as stack:
+            if not dev:
                 stack.enter_context(announce_to_terminals(settings, running.port))
                 lock = _lock_for_reload(stack, file, running.url)
                 await stack.enter_async_context(reloading(running, read_again, stop, lock))
                 if lock is not None:
                     log.info("it reads its files again by `meup gateway reload`")
                 yield
-            return
-        # Inside the block: nothing else listens at the port while `meup env` tells it.
-        (space,) = settings.spaces
-        link = sign_in_link(console, running, space.participants[DECIDES].tokens[0])
-        folder = dev_folder()
-        token_files = {name: token_path(folder, name) for name in space.participants}
-        with dev_lock(running.url) as lock:
-            async with announced(lock, running, space.id, token_files):
-                write_note(_banner(running.port, folder, link))
-                if open_console:
-                    await open_link(link)
-                yield
+                return
+            # Inside the block: nothing else listens at the port while `meup env` tells it.
+            (space,) = settings.spaces
+            link = sign_in_link(console, running, space.participants[DECIDES].tokens[0])
+            folder = dev_folder()
+            token_files = {name: token_path(folder, name) for name in space.participants}
+            lock = stack.enter_context(dev_lock(running.url))
+            await stack.enter_async_context(announced(lock, running, space.id, token_files))
+            write_note(_banner(running.port, folder, link))
+            if open_console:
+                await open_link(link)
+            yield
 
     routes: dict[str, ASGIApp] = {} if hooks is None else {HOOKS_PATH: hooks}
     run_gateway(settings, shown, ENDING, console, routes)
@@ -650,7 +644,7 @@ def announce_to_terminals(settings: Config, port: int) -> Generator[None]:
         return
     path, own = state / PIDS_NAME, os.getpid()
     other = _gateway_in(path)
-    if other not in (None, own) and _is_running(other):
+    if other is not None and other != own and _is_running(other):
         warn(
             f"{path} says that another gateway runs this space (process {other}), so terminals of"
             " the reference dial that; stop it, and start this one again"
@@ -692,8 +686,7 @@ def _gateway_in(path: Path) -> int | None:
     return found if type(found) is int and found > 0 else None
 
 
-def _is_running(process: int | None) -> bool:
-    assert process is not None
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except (OSError, OverflowError) as error:

@@ -408,10 +408,7 @@ def approve(
                     failed, document["error"] = error, str(error)
                     session.stderr.note(f"{each.item.id}: {error}")
                     continue
-                if not session.as_json:
-                    said = document.get("result", "voted for")
-                    shown = said if isinstance(said, str) else json.dumps(said)
-                    await session.output.write(f"{shown_name(each.item.id)}: {visible(shown)}\n")
+                await _tell_result(session, each.item, document.get("result", "voted for"))
             await session.print_json({"proposals": documents})
             if failed is not None:
                 count = sum("error" in each for each in documents)
@@ -419,6 +416,12 @@ def approve(
                 raise Failure(said, code_for(failed))
 
     open_session(ctx, where).run(act)
+
+
+async def _tell_result(session: CommandSession, item: InboxItem, result: Any) -> None:
+    if not session.as_json:
+        shown = result if isinstance(result, str) else json.dumps(result)
+        await session.output.write(f"{shown_name(item.id)}: {visible(shown)}\n")
 
 
 def vote(
@@ -607,10 +610,7 @@ def say_yes(
             document: dict[str, Any] = {"yes": given, "proposal": item.id}
             if fulfillment is not None:
                 document["result"] = value_of(fulfillment)
-            if not session.as_json and "result" in document:
-                said = document["result"]
-                shown = said if isinstance(said, str) else json.dumps(said)
-                await session.output.write(f"{shown_name(item.id)}: {visible(shown)}\n")
+                await _tell_result(session, item, document["result"])
             await session.print_json(document)
 
     open_session(ctx, where).run(act)
@@ -620,7 +620,7 @@ def _read_scope(where: str, free: str | None) -> YesScope:
     try:
         arguments = read_json(where)
     except ValueError:
-        raise Misuse("--where: expected a JSON object, or null") from None
+        arguments = ""
     if arguments is not None and not isinstance(arguments, dict):
         raise Misuse("--where: expected a JSON object, or null")
     names = tuple(each.strip() for each in (free or "").split(",") if each.strip())
@@ -839,10 +839,15 @@ def history(
 
 async def _list_history(where: ActingOptions, query: dict[str, Any], limit: int) -> None:
     output, stderr = Output(colour=not where.no_colour), Stderr(colour=not where.no_colour)
-    async with open_http(_http_address(where)) as (me, ask):
+    address = where.address()
+    # An address on the command line is not another gateway's that the environment names.
+    url = find_http_url(None, at=where.url)
+    assert url is not None, "an address leads somewhere"
+    async with open_http(HttpAddress(url, address.token, address.space)) as (me, ask):
         path = f"/spaces/{quote(str(me.get('space', '')), safe='')}/history"
         found, last = await _read_pages(ask, path, query, limit)
-        unseen = _as_count(last.get("unseen"))
+        unseen = last.get("unseen")
+        unseen = unseen if isinstance(unseen, int) else 0
         if where.as_json:
             await output.write(as_json_line({"decisions": found, "unseen": unseen}))
             return
@@ -861,15 +866,6 @@ async def _list_history(where: ActingOptions, query: dict[str, Any], limit: int)
                 f"{more}{count} expired that you have not seen;"
                 " meup inbox history --state expired lists them"
             )
-
-
-def _http_address(where: ActingOptions) -> HttpAddress:
-    """The HTTP API of the gateway that the options name."""
-    address = where.address()
-    # An address on the command line is not another gateway's that the environment names.
-    url = find_http_url(None, at=where.url)
-    assert url is not None, "an address leads somewhere"
-    return HttpAddress(url, address.token, address.space)
 
 
 async def _read_pages(
@@ -917,24 +913,21 @@ async def _show_history(output: Output, found: Sequence[dict[str, Any]]) -> None
 
 
 def _history_cells(each: dict[str, Any], ids: dict[str, str]) -> Iterator[str]:
+    def text(name: str) -> str:
+        return str(each.get(name, ""))
+
     failed, ran_anyway = (each.get(name) is True for name in ("failed", "ran_anyway"))
-    state = str(each.get("state", ""))
-    by, reason = str(each.get("by", "")), str(each.get("reason", ""))
-    waited = each.get("waited")
+    by, reason, waited = text("by"), text("reason"), each.get("waited")
     yield "*" if each.get("seen") is False else ""
-    yield _moment(str(each.get("at", "")))
-    yield ids[str(each.get("id", ""))]
-    yield shown_name(str(each.get("tool", ""))) or "-"
-    yield shown_name(str(each.get("proposer", "")))
-    yield shown_name(state_name(state, failed=failed, ran_anyway=ran_anyway))
+    yield _moment(text("at"))
+    yield ids[text("id")]
+    yield shown_name(text("tool")) or "-"
+    yield shown_name(text("proposer"))
+    yield shown_name(state_name(text("state"), failed=failed, ran_anyway=ran_anyway))
     why = f": {shown_name(describe_reason(reason))}" if by and reason else ""
     yield (shown_name(by) or "nobody") + why
     yield duration(waited) if isinstance(waited, int | float) else ""
-    yield shown_name(str(each.get("rule", "")))
-
-
-def _as_count(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    yield shown_name(text("rule"))
 
 
 def _moment(said: str) -> str:

@@ -19,6 +19,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
+from urllib.parse import quote
 
 import anyio
 import msgspec
@@ -27,7 +28,7 @@ from anyio.lowlevel import checkpoint
 from rich.cells import cell_len
 from rich.text import Text
 
-from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open_http_pages
+from meup_agent.cli.address import HttpAddress, HttpOptions, find_http_url, open_http
 from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.failures import Failure, Misuse, require_extra
 from meup_agent.cli.options import NoColour, argument, flag, option
@@ -48,7 +49,7 @@ from meup_agent.cli.render.formatting import (
 from meup_agent.cli.render.logs import log_nothing, log_to_stderr
 from meup_agent.cli.render.output import Output, Stderr, progress_line
 from meup_agent.cli.signals import ENDING, end_by_signals, run_until_signal
-from meup_agent.cli.up.state import find_journal, journal_of_ended
+from meup_agent.cli.up.state import find_journal, journal_of_ended, journal_path
 from meup_agent.errors import ConfigurationError, InvalidEnvelope
 from meup_agent.escape import as_json_line, compact, visible
 from meup_agent.protocol.audit import (
@@ -304,10 +305,12 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
     Raises:
         Failure: It has no end.
     """
-    async with open_http_pages(where, limit=PAGE, dialect=DIALECT) as (space, read_page):
-        begin, read = None if since is None else moment_of(since).isoformat(), -1
+    async with open_http(where) as (me, ask):
+        space = str(me.get("space", ""))
+        path = f"/participants/{quote(str(me.get('id', '')), safe='')}/messages"
+        begin, read = {} if since is None else {"since": moment_of(since).isoformat()}, -1
         while True:
-            page = await read_page(begin)
+            page = await ask(path, limit=str(PAGE), dialect=DIALECT, **begin)
             following = page.get("next")
             now = None if isinstance(following, int) else page.get("now")
             yield Page(
@@ -322,7 +325,7 @@ async def read_over_http(where: HttpAddress, since: int | None) -> Pages:
                     f"the gateway names {following} after {read} as the next message, so its"
                     " journal has no end; update the gateway, or check the address"
                 )
-            begin, read = str(following), following
+            begin, read = {"since": str(following)}, following
 
 
 def _space_in(spaces: list[str], journal: str, wanted: str | None) -> str:
@@ -331,13 +334,12 @@ def _space_in(spaces: list[str], journal: str, wanted: str | None) -> str:
     if wanted is not None and wanted in spaces:
         return wanted
     shown = name_some(spaces, _SHOWN_SPACES)
+    said = f"has no space {wanted!r}; it has {shown}"
     if not spaces:
-        raise ConfigurationError(
-            f"the journal {journal} is empty: nothing was said yet in any space"
-        )
-    if wanted is None:
-        raise ConfigurationError(f"the journal {journal} has several spaces; give --space: {shown}")
-    raise ConfigurationError(f"the journal {journal} has no space {wanted!r}; it has {shown}")
+        said = "is empty: nothing was said yet in any space"
+    elif wanted is None:
+        said = f"has several spaces; give --space: {shown}"
+    raise ConfigurationError(f"the journal {journal} {said}")
 
 
 def _entries(space: str, page: dict[str, Any]) -> Iterator[Entry]:
@@ -1044,7 +1046,6 @@ def copy(
 def _configured(config: Path | None) -> Path:
     """The journal of a space's file."""
     require_extra("a gateway")
-    from meup_agent.cli.up.state import find_journal, journal_path
     from meup_agent.gateway.config_file import find_space_file, load_config
 
     config = config or find_space_file()

@@ -257,10 +257,8 @@ async def _serve_stdio(
 ) -> None:
     from meup_agent.mcp.server.space_server import serve_stdio
 
-    if approving is None:
-        await until_signal(lambda _: serve_stdio(pool, settings), ENDING)
-    else:
-        await until_signal(lambda _: _serve_approving(pool, settings, approving), ENDING)
+    serve = serve_stdio if approving is None else partial(_serve_approving, where=approving)
+    await until_signal(lambda _: serve(pool, settings), ENDING)
 
 
 async def _serve_approving(pool: ClientMembers, settings: CallSettings, where: Address) -> None:
@@ -439,7 +437,40 @@ def bridge(
         targets = _targets(servers, at)
     else:
         targets = [_target(command or [], http, header or [], env or [], name, at)]
-    _run(targets, pin, root or [], confirm=confirm, log_level=log_level)
+    from meup_agent.cli.render.logs import pace_sdk_logs, silence_sdk_logs
+    from meup_agent.cli.up.state import older_folder, sign_in_folder
+    from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
+    from meup_agent.mcp.bridge.config import root_of
+    from meup_agent.mcp.bridge.connection import ConnectionSettings
+    from meup_agent.mcp.bridge.offered_tools import ToolLock
+
+    roots = root or []
+    for each in roots:
+        root_of(each)
+    lock = None if pin is None else ToolLock(pin, confirm=confirm)
+    log_to_stderr(log_level.value)
+    if log_level is LogLevel.DEBUG:
+        pace_sdk_logs()
+    else:
+        silence_sdk_logs()
+    settings = ConnectionSettings(
+        log_level=log_level.value, sign_in_folder=sign_in_folder(), older_folder=older_folder()
+    )
+    entries = [
+        BridgeEntry(
+            bridge=Bridge(
+                each.name,
+                each.server,
+                pin=lock if each.server.pin else None,
+                roots=roots,
+                settings=settings,
+            ),
+            url=each.address.url,
+            **each.address.identity,
+        )
+        for each in targets
+    ]
+    run_joined(lambda hurry: join_bridges(entries, hurry=hurry))
 
 
 # --- which servers, as which participants ---
@@ -548,50 +579,3 @@ def _dev_tokens(url: str | None) -> Mapping[str, str]:
         if url in (gateway.url, gateway.socket):
             return {name: gateway.token(name) for name in gateway.token_files}
     return {}
-
-
-# --- running them ---
-
-
-def _run(
-    targets: Sequence[Target],
-    pin: Path | None,
-    roots: Sequence[str],
-    *,
-    confirm: bool,
-    log_level: LogLevel,
-) -> None:
-    from meup_agent.cli.render.logs import log_to_stderr, pace_sdk_logs, silence_sdk_logs
-    from meup_agent.cli.up.state import older_folder, sign_in_folder
-    from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
-    from meup_agent.mcp.bridge.config import root_of
-    from meup_agent.mcp.bridge.connection import ConnectionSettings
-    from meup_agent.mcp.bridge.offered_tools import ToolLock
-
-    for each in roots:
-        root_of(each)
-    lock = None if pin is None else ToolLock(pin, confirm=confirm)
-    log_to_stderr(log_level.value)
-    if log_level is LogLevel.DEBUG:
-        pace_sdk_logs()
-    else:
-        silence_sdk_logs()
-
-    settings = ConnectionSettings(
-        log_level=log_level.value, sign_in_folder=sign_in_folder(), older_folder=older_folder()
-    )
-    entries = [
-        BridgeEntry(
-            bridge=Bridge(
-                name,
-                server,
-                pin=lock if server.pin else None,
-                roots=roots,
-                settings=settings,
-            ),
-            url=address.url,
-            **address.identity,
-        )
-        for name, server, address in targets
-    ]
-    run_joined(lambda hurry: join_bridges(entries, hurry=hurry))

@@ -95,7 +95,7 @@ from meup_agent.transport.base import background_tasks
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from meup_agent.gateway.config import Config, SpaceConfig
+    from meup_agent.gateway.config import Config
     from meup_agent.gateway.console import Console
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.bridge.transports import ServerStarter
@@ -442,7 +442,8 @@ def _banner(
             *(
                 line
                 for each in plan.persons
-                for line in link_lines(_link_of(each, space, running, console), visible(each, 80))
+                for token in (*space.participants[each].known_tokens, None)[:1]
+                for line in link_lines(sign_in_link(console, running, token), visible(each, 80))
             ),
             *_console_lines(plan, running, named),
             "Decide in another terminal:",
@@ -454,12 +455,6 @@ def _banner(
             "",
         ]
     )
-
-
-def _link_of(
-    person: str, space: SpaceConfig, running: RunningGateway, console: Console | None
-) -> str | None:
-    return sign_in_link(console, running, next(iter(space.participants[person].known_tokens), None))
 
 
 def _console_lines(plan: Plan, running: RunningGateway, named: str) -> Iterator[str]:

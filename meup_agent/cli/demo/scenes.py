@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -218,36 +218,6 @@ WORD: Final = re.compile(r"\w{3,}")
 SECRET: Final = re.compile(r"(?i)\b(password|secret|token|api[_-]?key)(\s*[=:]\s*)(\S+)")
 
 
-class EventLog(Generic[T]):
-    """Events in their order, and a wait for those to come."""
-
-    def __init__(self) -> None:
-        self.all: list[T] = []
-        self._came = anyio.Event()
-
-    def add(self, item: T) -> None:
-        """Append an event and wake those that wait."""
-        self.all.append(item)
-        self._came.set()
-        self._came = anyio.Event()
-
-    async def next(self, after: int) -> T:
-        """Wait for the event behind so many, however long it takes."""
-        while len(self.all) <= after:
-            await self._came.wait()
-        return self.all[after]
-
-    async def first(self, wanted: Callable[[T], bool]) -> T | None:
-        """Wait for the first event that fits; ``None`` if it does not come in time."""
-        with anyio.move_on_after(PATIENCE):
-            while True:
-                for item in self.all:
-                    if wanted(item):
-                        return item
-                await self._came.wait()
-        return None
-
-
 @dataclass(frozen=True, slots=True)
 class StoppedHandler:
     """A handler that was stopped, and is done with cleaning up."""
@@ -262,26 +232,13 @@ class StoppedHandler:
         return f"{self.handler}: {self.cause.code} ← {way}"
 
 
-class StoppedHandlers(EventLog[StoppedHandler]):
-    """Stopped handlers; each reports itself, in its own ``finally``."""
-
-    @contextmanager
-    def noted(self, agent: str, handler: str, ctx: Context) -> Generator[None]:
-        """Record a stop if the block ends by one."""
-        try:
-            yield
-        finally:
-            if ctx.reason is not None:
-                self.add(StoppedHandler(agent, handler, ctx.reason))
-
-
-def files_agent(workspace: Workspace, stops: StoppedHandlers) -> Agent:
+def files_agent(stage: Stage) -> Agent:
     """The tool owner: five tools that work in a folder.
 
     Plain functions run in worker threads; the re-index is ``async``: it takes its time, reports
     progress, and can be stopped at every ``await``.
     """
-    files = Agent("files")
+    files, workspace = Agent("files"), stage.workspace
 
     @files.tool(read_only=True)
     def list_files() -> list[str]:
@@ -311,7 +268,7 @@ def files_agent(workspace: Workspace, stops: StoppedHandlers) -> Agent:
     @files.tool
     async def reindex(ctx: Context) -> int:
         """Count the words of every file, slowly; the number of words in the index."""
-        with stops.noted("files", "reindex", ctx):
+        with stage.noted("files", "reindex", ctx):
             workspace.create(PARTIAL, "{}\n")
             try:
                 words = await anyio.to_thread.run_sync(count_words, workspace)
@@ -338,7 +295,7 @@ def count_words(workspace: Workspace) -> list[tuple[str, int]]:
     return counted.most_common()
 
 
-def reviewer_agent(stops: StoppedHandlers, withdrawals: EventLog[Withdrawal]) -> Agent:
+def reviewer_agent(stage: Stage) -> Agent:
     """The reviewer: a trusted agent that carries approved proposals out by requests of its own.
 
     A path out of the folder is unsafe. Secrets are not written down: such a proposal is fulfilled
@@ -353,19 +310,20 @@ def reviewer_agent(stops: StoppedHandlers, withdrawals: EventLog[Withdrawal]) ->
         if leaves_the_folder(path):
             await proposal.reject(Reason.UNSAFE, explain=f"{path} leads out of the folder")
         elif SECRET.search(text):
-            await proposal.fulfill({**proposal.arguments, "text": masked(text)})
+            masked = SECRET.sub(r"\1\2[masked]", text)
+            await proposal.fulfill({**proposal.arguments, "text": masked})
         else:
             await proposal.fulfill()
 
     @reviewer.on_proposal(tool=["list_files", "read_file", "search", "reindex"])
     async def review_reading(proposal: Proposal, ctx: Context) -> None:
-        with stops.noted("reviewer", "review_reading", ctx):
+        with stage.noted("reviewer", "review_reading", ctx):
             await proposal.fulfill()
 
     @reviewer.on_withdraw
     async def hear_withdrawal(withdrawal: Withdrawal) -> None:
         # The handler above has ended by now, and so has the request that it made.
-        withdrawals.add(withdrawal)
+        stage.add(stage.withdrawals, withdrawal)
 
     return reviewer
 
@@ -376,22 +334,17 @@ def leaves_the_folder(path: str) -> bool:
     return plain.is_absolute() or bool(windows.anchor) or ".." in (*plain.parts, *windows.parts)
 
 
-def masked(text: str) -> str:
-    """The text without its secrets."""
-    return SECRET.sub(r"\1\2[masked]", text)
-
-
-def proposer_agent(explanations: EventLog[Chat], rejections: EventLog[Rejection]) -> Agent:
+def proposer_agent(stage: Stage) -> Agent:
     """The proposer: a restricted agent that may propose; the scenes say what."""
     proposer = Agent("proposer")
 
     @proposer.on_reject
     async def hear_rejection(rejection: Rejection) -> None:
-        rejections.add(rejection)
+        stage.add(stage.rejections, rejection)
 
     @proposer.on_chat
     async def hear_chat(chat: Chat) -> None:
-        explanations.add(chat)
+        stage.add(stage.explanations, chat)
 
     return proposer
 
@@ -427,16 +380,44 @@ class Stage:
         self.workspace = workspace
         self.gateway = gateway
         # Every envelope that the auditor has seen, and that the timeline has shown.
-        self.seen = EventLog[Envelope]()
-        self.stops = StoppedHandlers()
-        self.stops_shown = EventLog[StoppedHandler]()  # those that the timeline has shown
-        self.rejections = EventLog[Rejection]()
-        self.explanations = EventLog[Chat]()
-        self.withdrawals = EventLog[Withdrawal]()
-        self.losses = EventLog[tuple[str, CloseInfo]]()
+        self.seen = list[Envelope]()
+        self.stops = list[StoppedHandler]()
+        self.stops_shown = list[StoppedHandler]()  # those that the timeline has shown
+        self.rejections = list[Rejection]()
+        self.explanations = list[Chat]()
+        self.withdrawals = list[Withdrawal]()
+        self.losses = list[tuple[str, CloseInfo]]()
+        self._came = anyio.Event()
         self._output = output
         self._timeline = output.timeline()
         self._printing = anyio.Lock()
+
+    # --- events ---
+
+    def add(self, events: list[T], event: T) -> None:
+        """Append an event and wake those that wait."""
+        events.append(event)
+        self._came.set()
+        self._came = anyio.Event()
+
+    async def first(self, events: list[T], wanted: Callable[[T], bool]) -> T | None:
+        """Wait for the first event that fits; ``None`` if it does not come in time."""
+        with anyio.move_on_after(PATIENCE):
+            while True:
+                for each in events:
+                    if wanted(each):
+                        return each
+                await self._came.wait()
+        return None
+
+    @contextmanager
+    def noted(self, agent: str, handler: str, ctx: Context) -> Generator[None]:
+        """Record that a handler was stopped, if the block ends by that."""
+        try:
+            yield
+        finally:
+            if ctx.reason is not None:
+                self.add(self.stops, StoppedHandler(agent, handler, ctx.reason))
 
     # --- what scenes ask ---
 
@@ -446,7 +427,7 @@ class Stage:
         What was said again after a reconnect, under the same id, counts once.
         """
         found: dict[str, Envelope] = {}
-        for envelope in self.seen.all:
+        for envelope in self.seen:
             concerned = envelope.id == proposal_id or any(
                 name in found or name == proposal_id for name in envelope.correlation
             )
@@ -456,20 +437,21 @@ class Stage:
 
     async def saw(self, proposal_id: str, wanted: str) -> Envelope | None:
         """The first envelope of a kind or method about a proposal, once it is on the timeline."""
-        return await self.seen.first(
+        return await self.first(
+            self.seen,
             lambda envelope: (
                 wanted in (envelope.kind, method_of(envelope))
                 and envelope in self.exchange(proposal_id)
-            )
+            ),
         )
 
     async def stopped(self, agent: str) -> None:
         """Wait until a stop of one of an agent's handlers is on the timeline."""
-        await self.stops_shown.first(lambda stop: stop.agent == agent)
+        await self.first(self.stops_shown, lambda stop: stop.agent == agent)
 
     async def lost(self, agent: str) -> None:
         """Wait until an agent has lost its connection."""
-        await self.losses.first(lambda loss: loss[0] == agent)
+        await self.first(self.losses, lambda loss: loss[0] == agent)
 
     # --- what is shown ---
 
@@ -493,24 +475,24 @@ class Stage:
             async for envelope in envelopes:
                 entry = self._timeline.observe(envelope, anyio.current_time())
                 await self.show(self._timeline.line(entry))
-                self.seen.add(envelope)
+                self.add(self.seen, envelope)
 
     async def _show_stops(self) -> None:
         """Show each stop behind the envelope that brought it about."""
-        shown = 0
         while True:
-            stop = await self.stops.next(shown)
-            shown += 1
-            await self.seen.first(partial(_brought_about, stop))
-            await self.note(stop.agent, "stopped", str(stop), style="bold yellow")
-            self.stops_shown.add(stop)
+            for stop in self.stops[len(self.stops_shown) :]:
+                await self.first(self.seen, partial(_brought_about, stop))
+                await self.note(stop.agent, "stopped", str(stop), style="bold yellow")
+                self.add(self.stops_shown, stop)
+            if len(self.stops_shown) == len(self.stops):
+                await self._came.wait()
 
     async def _connection(self, name: str, closed: CloseInfo | None) -> None:
         """Show what becomes of an agent's connection, from the first loss on."""
         if closed is not None:
-            self.losses.add((name, closed))
+            self.add(self.losses, (name, closed))
             await self.note(name, "lost", format_close(closed), style="bold red")
-        elif any(name == who for who, _ in self.losses.all):
+        elif any(name == who for who, _ in self.losses):
             await self.note(name, "back", "connected again", style="bold green")
 
     # --- setting up ---
@@ -518,26 +500,23 @@ class Stage:
     @asynccontextmanager
     async def joined(self) -> AsyncGenerator[None]:
         """All four agents in the space, the auditor first and last."""
-        files = files_agent(self.workspace, self.stops)
-        reviewer = reviewer_agent(self.stops, self.withdrawals)
-        proposer = proposer_agent(self.explanations, self.rejections)
-        async with self._join("auditor", Agent("auditor")) as self.auditor:
-            async with background_tasks() as tasks:
-                tasks.start_soon(self._follow)
-                tasks.start_soon(self._show_stops)
-                async with self._join("files", files), self._join("reviewer", reviewer):
-                    async with self._join("proposer", proposer) as self.proposer:
-                        # Until the timeline has shown the last one's coming.
-                        await self.seen.first(
-                            lambda each: (
-                                each.kind == kinds.SYSTEM_PRESENCE
-                                and "proposer" in str(each.payload)
-                            )
-                        )
-                        yield
 
-    def _join(self, name: str, agent: Agent) -> AbstractAsyncContextManager[Space]:
+        def has_come(envelope: Envelope) -> bool:
+            is_presence = envelope.kind == kinds.SYSTEM_PRESENCE
+            return is_presence and "proposer" in str(envelope.payload)
+
+        async with self._join(Agent("auditor")) as self.auditor, background_tasks() as tasks:
+            tasks.start_soon(self._follow)
+            tasks.start_soon(self._show_stops)
+            async with self._join(files_agent(self)), self._join(reviewer_agent(self)):
+                async with self._join(proposer_agent(self)) as self.proposer:
+                    # Until the timeline has shown the last one's coming.
+                    await self.first(self.seen, has_come)
+                    yield
+
+    def _join(self, agent: Agent) -> AbstractAsyncContextManager[Space]:
         """Join as ``agent.join(gateway.url, space=…, token=…)`` does, and be told of losses."""
+        name = agent.name
         dial = ReportingConnector(self.gateway.url, SPACE, partial(self._connection, name))
         return agent.join(dial, token=self.gateway.token(name), settings=Settings(backoff=BACKOFF))
 
@@ -651,8 +630,8 @@ async def play_rejected(stage: Stage) -> list[Expectation]:
     proposal, outcome = await propose_writing(stage, OUTSIDE, "hello\n")
     heard = explained = None
     if isinstance(outcome, Rejection):
-        heard = await stage.rejections.first(lambda each: each.proposal_id == proposal)
-        explained = await stage.explanations.first(lambda chat: chat.about == outcome.id)
+        heard = await stage.first(stage.rejections, lambda each: each.proposal_id == proposal)
+        explained = await stage.first(stage.explanations, lambda chat: chat.about == outcome.id)
         await stage.saw(proposal, kinds.MCP_WITHDRAW)
     outside = await look_at(stage, OUTSIDE)
     return [
@@ -672,11 +651,12 @@ async def play_rejected(stage: Stage) -> list[Expectation]:
 @asynccontextmanager
 async def reindexing(stage: Stage, batches: int) -> AsyncGenerator[ProposalHandle]:
     """Propose a re-index to the reviewer, and wait until so many of its batches are done."""
-    progress: EventLog[Progress] = EventLog()
+    progress = list[Progress]()
+    tell = partial(stage.add, progress)
     async with stage.proposer.propose(
-        "files", "reindex", to="reviewer", on_progress=progress.add
+        "files", "reindex", to="reviewer", on_progress=tell
     ) as proposal:
-        await progress.first(lambda told: told.done >= batches)
+        await stage.first(progress, lambda told: told.done >= batches)
         yield proposal
 
 
@@ -689,7 +669,7 @@ async def play_withdrawn(stage: Stage) -> list[Expectation]:
 
     for agent in ("reviewer", "files"):
         await stage.stopped(agent)
-    told = await stage.withdrawals.first(lambda each: each.proposal_id == proposal.id)
+    told = await stage.first(stage.withdrawals, lambda each: each.proposal_id == proposal.id)
     left = await look_at(stage, PARTIAL)
     return [
         Expectation("outcome", "withdrawn: no_longer_needed", outcome_in_words(outcome)),
@@ -716,7 +696,7 @@ async def play_withdrawn(stage: Stage) -> list[Expectation]:
 
 def _stops_of(stage: Stage, agent: str) -> str:
     """The handlers of an agent that were stopped, and the way that their end came."""
-    return "; ".join(str(stop) for stop in stage.stops.all if stop.agent == agent) or "not stopped"
+    return "; ".join(str(stop) for stop in stage.stops if stop.agent == agent) or "not stopped"
 
 
 async def play_restarted(stage: Stage) -> list[Expectation]:
@@ -728,7 +708,7 @@ async def play_restarted(stage: Stage) -> list[Expectation]:
         await stage.note("gateway", "killed", "every socket dropped", style="bold red")
         for name in MAY:
             await stage.lost(name)
-        lost = {name: info.code for name, info in stage.losses.all}
+        lost = {name: info.code for name, info in stage.losses}
         await stage.gateway.restart()
         await stage.note("gateway", "started", "on the same port again", style="bold green")
         outcome = await proposal.outcome()
@@ -843,15 +823,11 @@ async def look_at(stage: Stage, path: str) -> int | None:
 def record_checks(stage: Stage) -> list[Expectation]:
     """The whole demo as the auditor has it in its record, in the gateway's order."""
     states = [_state(record) for record in stage.auditor.proposals if record.tool in WRITING]
-    cancelled = {
-        name
-        for each in stage.seen.all
-        if method_of(each) == kinds.CANCELLED
-        for name in each.correlation
-    }
+    cancels = [each for each in stage.seen if method_of(each) == kinds.CANCELLED]
+    cancelled = {name for each in cancels for name in each.correlation}
     answered = [
         each
-        for each in stage.seen.all
+        for each in stage.seen
         if each.kind == kinds.MCP_RESPONSE and cancelled.intersection(each.correlation)
     ]
     # Everything that was sent before the last scene's result has been seen by now.

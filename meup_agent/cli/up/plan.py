@@ -157,7 +157,7 @@ def people(
 def server_participants(
     servers: Mapping[str, Server],
     on_problem: Callable[[str], None],
-    taken: Collection[str] = CAPABILITIES,
+    taken: Collection[str],
 ) -> dict[str, ParticipantConfig]:
     """A participant for each server that can be one; it gets a new token at each start."""
     found: dict[str, ParticipantConfig] = {}
@@ -494,7 +494,7 @@ def _with_token(
     entry: ParticipantConfig, path: Path, name: str, *, renew: bool
 ) -> tuple[str | None, ParticipantConfig]:
     """A participant's first token, and the participant with it if it had none that is known."""
-    for token in (*entry.tokens, *entry.token_files):
+    for token in entry.known_tokens:
         return token, entry
     if entry.starts:
         # Only the program needs it, so it is nowhere but in two processes.
@@ -514,19 +514,18 @@ def _server(name: str, entry: ParticipantConfig, folder: Path) -> Server | None:
         return None
     if entry.command is not None:
         raise ConfigurationError("has a command and an mcp_server; remove one of them")
-
+    server: Server
     if given.file is not None:
         servers = read_servers(folder / given.file, os.environ, warn)
         if name not in servers:
             raise ConfigurationError(f"{given.file} has no server of this name that can be used")
-        found = servers[name]
-        check_command(found)
-        return found if given.pin else replace(found, pin=False)
-    if given.command is None:
+        server = servers[name] if given.pin else replace(servers[name], pin=False)
+    elif given.command is not None:
+        command = _words(given.command, given.args)
+        env = _fill_env(given.env, {})
+        server = StdioServer(command[0], command[1:], env, folder / (given.cwd or ""), given.pin)
+    else:
         raise ConfigurationError("mcp_server: give a command, or a file with mcpServers")
-    command = _words(given.command, given.args)
-    env = _fill_env(given.env, {})
-    server = StdioServer(command[0], command[1:], env, folder / (given.cwd or ""), given.pin)
     check_command(server)
     return server
 

@@ -180,7 +180,11 @@ def _state_folder(name: str) -> Path:
 
 def digest_of(file: Path) -> str:
     """A name for a file's place, which any file system takes."""
-    return hashlib.sha256(os.fsencode(file.resolve())).hexdigest()[:16]
+    return _digest(os.fsencode(file.resolve()))
+
+
+def _digest(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 class GatewayLock:
@@ -253,9 +257,9 @@ def gateway_lock(file: Path, url: str) -> AbstractContextManager[GatewayLock]:
         Failure: Another process has it.
         ConfigurationError: There can be none.
     """
-    place = hashlib.sha256(f"{file.resolve()} {url}".encode(errors="surrogateescape"))
+    place = _digest(f"{file.resolve()} {url}".encode(errors="surrogateescape"))
     owner = Owner(os.getpid(), folder=str(file.resolve().parent))
-    return _hold_lock(gateway_folder(), place.hexdigest()[:16], owner)
+    return _hold_lock(gateway_folder(), place, owner)
 
 
 @contextmanager
@@ -533,13 +537,12 @@ def notify_targets(
     folder = _state_folder("notify")
     for each in given:
         for url in [each] if "://" in each or each == PUSH else _read_lines(Path(each)):
-            name = hashlib.sha256(url.encode()).hexdigest()[:16]
             kept = None
             if url == PUSH:
                 # A browser subscribes by the address of the gateway.
                 kept = folder / f"push-{port}.json"
             elif url.startswith(("https://", "http://")):
-                kept = folder / f"{name}.secret"
+                kept = folder / f"{_digest(url.encode())}.secret"
             yield NotifyTarget(url=url, secret_file=kept, allow_private=allow_private)
 
 
