@@ -130,7 +130,9 @@ def run_joined(join: Callable[[Event], AbstractAsyncContextManager[object]]) -> 
         run_script(join, grace=GRACE, patience=3 * GRACE, log_level=None)
 
 
-def code_for(error: MeupError) -> int:
+def code_for(error: Exception) -> int:
+    if isinstance(error, Failure):
+        return error.code
     codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
     return next(codes, exit_codes.FAILED)
 

@@ -112,23 +112,19 @@ def _run(arguments: Sequence[str]) -> int:
         context = getattr(error, "ctx", None)
         command = getattr(context, "command_path", "meup")
         return _failed(error, f"meup: {said.rstrip('.')}; see {command} --help", exit_codes.USAGE)
-    except Failure as error:
-        if error.details and not was_interrupted(error):
+    except (Failure, MeupError) as error:
+        if isinstance(error, Failure) and error.details and not was_interrupted(error):
             sys.stderr.write(f"{error.details}\n")
-        return _failed(error, sentence_for(error), error.code)
-    except MeupError as error:
         return _failed(error, sentence_for(error), code_for(error))
     except (BrokenPipeError, OutputClosed):
         raise
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except Exception as error:
+        said = f"{sentence_for(error)} ({type(error).__name__}; meup --debug shows more)"
         if isinstance(error, ModuleNotFoundError) and (told := explain_missing(error.name or "")):
-            return _failed(error, f"meup: {told}", exit_codes.FAILED)
-        kind = type(error).__name__
-        return _failed(
-            error, f"{sentence_for(error)} ({kind}; meup --debug shows more)", exit_codes.FAILED
-        )
+            said = f"meup: {told}"
+        return _failed(error, said, exit_codes.FAILED)
     return result if isinstance(result, int) else exit_codes.OK
 
 

@@ -71,8 +71,7 @@ async def until_signal(
 @contextmanager
 def end_by_signals() -> Generator[None]:
     """Let the signals that kill a process raise in it, until a loop takes them: its blocks end."""
-    numbers = (signal.SIGTERM, signal.SIGHUP) if sys.platform != "win32" else (signal.SIGTERM,)
-    before = {number: signal.signal(number, _raise_exit) for number in numbers}
+    before = {number: signal.signal(number, _raise_exit) for number in (signal.SIGTERM, *HANGUP)}
     try:
         yield
     finally:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 from msgspec import structs
@@ -161,8 +160,7 @@ def _given(options: CallOptions) -> GivenArguments:
     return read_arguments(options.words or [], options.args, options.args_file)
 
 
-@dataclass(frozen=True, slots=True)
-class _ToolCall:
+class _ToolCall(NamedTuple):
     """A call, and the way to make it."""
 
     options: CallOptions
@@ -175,10 +173,6 @@ class _ToolCall:
     @property
     def owner(self) -> str:
         return self.options.owner
-
-    @property
-    def to(self) -> tuple[str, ...]:
-        return tuple(self.options.to or ())
 
     @property
     def name(self) -> str:
@@ -235,11 +229,8 @@ class _ToolCall:
     # --- the call ---
 
     async def _invoke(self, session: CommandSession, arguments: dict[str, Any]) -> CallOutcome:
-        limit, to, stderr = (
-            resolve_ttl(self.ttl, session.space.proposals.ttl),
-            self.to,
-            session.stderr,
-        )
+        to, stderr = tuple(self.options.to or ()), session.stderr
+        limit = resolve_ttl(self.ttl, session.space.proposals.ttl)
         session.given_up = f"{self.owner} was asked to stop {self.options.tool}"
         async with (
             progress_line(stderr.console, f"waiting for {self.owner}") as waiting,

@@ -102,8 +102,8 @@ async def find_pending(
     """
     if not given.strip():
         raise Misuse("the proposal is empty; give its id")
-    found = await list_known(space, given, proposer)
-    found = [each for each in found if digest in (None, digest_of(each))]
+    known = await list_known(space, given, proposer)
+    found = [each for each in known if digest in (None, digest_of(each))]
     if not found:
         whose = "proposal" if proposer is None else f"proposal of {shown_name(proposer)}"
         raise Failure(f"the gateway knows no {whose} {given!r}; meup audit lists those it knows")
@@ -203,15 +203,13 @@ def open_session(ctx: typer.Context, where: ActingOptions) -> CommandSession:
 
 async def confirm(stderr: Stderr, question: str, *, word: str = "") -> None:
     """Ask the person at the terminal; return if they say yes, or type a word where one is asked."""
-    if word and not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         raise Misuse(
             f"a rule asks for the word {word!r}, and standard input is not a terminal; approve it"
             " in a terminal or a browser"
-        )
-    if not sys.stdin.isatty():
-        raise Misuse(
-            "standard input is not a terminal, so you cannot be asked; read what is above, and give"
-            " --yes to do it"
+            if word
+            else "standard input is not a terminal, so you cannot be asked; read what is above, and"
+            " give --yes to do it"
         )
     stderr.prompt(f"{question} Type {word}: " if word else f"{question} [y/N] ")
     # The loop goes on meanwhile: a signal ends the wait, which a thread in a read would survive.

@@ -15,11 +15,10 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -218,8 +217,7 @@ WORD: Final = re.compile(r"\w{3,}")
 SECRET: Final = re.compile(r"(?i)\b(password|secret|token|api[_-]?key)(\s*[=:]\s*)(\S+)")
 
 
-@dataclass(frozen=True, slots=True)
-class StoppedHandler:
+class StoppedHandler(NamedTuple):
     """A handler that was stopped, and is done with cleaning up."""
 
     agent: str
@@ -547,8 +545,7 @@ HALF_WAY: Final = BATCHES // 2 - 1
 THIRD: Final = BATCHES // 3
 
 
-@dataclass(frozen=True, slots=True)
-class Expectation:
+class Expectation(NamedTuple):
     """One expectation."""
 
     what: str
@@ -561,8 +558,7 @@ class Expectation:
         return self.expected == self.happened
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
+class Scene(NamedTuple):
     """A story with an end that can be checked."""
 
     title: str

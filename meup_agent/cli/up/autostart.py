@@ -15,9 +15,8 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from meup_agent.atomic_file import replace_file
 from meup_agent.cli.failures import Failure
@@ -161,8 +160,7 @@ _KEPT_VARIABLES: Final = ("PATH", STATE_VARIABLE)
 _KEPT_PREFIX: Final = "MEUP_GATEWAY_"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceUnit:
+class ServiceUnit(NamedTuple):
     """A command line that a service manager runs for its user.
 
     Attributes:
@@ -306,8 +304,7 @@ def is_installed(unit: ServiceUnit) -> bool:
     return _manager(unit).path.is_file()
 
 
-@dataclass(frozen=True, slots=True)
-class _ManagerCommands:
+class _ManagerCommands(NamedTuple):
     """The file of a unit, and the commands of its service manager."""
 
     path: Path
@@ -324,15 +321,13 @@ def _manager(unit: ServiceUnit) -> _ManagerCommands:
         domain = f"gui/{os.getuid()}"
         label = f"{domain}/dev.meup.{unit.name}"
         # One that is loaded already is loaded anew: launchd has read its old file.
-        loaded = _answers("launchctl", "print", label)
+        asked = subprocess.run(("launchctl", "print", label), capture_output=True, check=False)
+        stop = () if asked.returncode else (("launchctl", "bootout", label),)
         return _ManagerCommands(
             path,
             unit.launchd_text(),
-            (
-                *((("launchctl", "bootout", label),) if loaded else ()),
-                ("launchctl", "bootstrap", domain, str(path)),
-            ),
-            (("launchctl", "bootout", label),) if loaded else (),
+            (*stop, ("launchctl", "bootstrap", domain, str(path))),
+            stop,
             (),
             (f"Its log, with what to paste into a client: {up_folder() / unit.name}.log",),
         )
@@ -360,10 +355,6 @@ def _manager(unit: ServiceUnit) -> _ManagerCommands:
             f"After a change of its files: systemctl --user reload {unit.name}",
         ),
     )
-
-
-def _answers(*command: str) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -270,22 +270,22 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
     launches: list[Launch] = []
     token_files: dict[str, Path] = {}
     spaces = list(settings.spaces)
-    state = spaces[0].state
+    is_one, state = len(spaces) == 1, spaces[0].state
     # The reference's form has a folder for them, of which no repository gets a part.
     kept_in = folder if state is None else token_folder(state)
     for at, space in enumerate(spaces):
         participants = dict(space.participants)
         for name, entry in space.participants.items():
-            prefix = f"{space.id}." if len(spaces) > 1 else ""
+            prefix = "" if is_one else f"{space.id}."
             try:
                 path = token_path(kept_in, prefix + name)
                 token, participants[name] = _with_token(entry, path, prefix + name, renew=renew)
-                if token is not None and not entry.starts and path.is_file():
-                    token_files[name] = path
                 if token is not None and entry.starts:
                     server, pins = _server(name, entry, folder), _pins_of(space, folder, prefix)
                     made = not entry.has_token
                     launches.append(Launch(space.id, name, token, entry, server, pins, made))
+                elif token is not None and path.is_file():
+                    token_files[name] = path
             except ConfigurationError as error:
                 warn(f"participants.{name}: {error}")
             if isinstance(entry.command, str) and entry.auto_start is None:
@@ -293,7 +293,6 @@ def read_plan(file: Path, listen: ListenOptions, *, renew: bool = False) -> Plan
         spaces[at] = replace(space, participants=participants)
     settings = replace(settings, spaces=tuple(spaces))
     settings.tokens()  # each is one participant's alone
-    is_one = len(spaces) == 1
     is_for_people = is_one and all(
         each in spaces[0].participants and token_path(kept_in, each).is_file()
         for each in CAPABILITIES
@@ -691,13 +690,11 @@ def start_servers(launches: Iterable[Launch]) -> Generator[dict[Place, ServerSta
         for launch in launches
         if isinstance(launch.server, StdioServer)
     }
-    try:
+    with ExitStack() as at_end:
         for starter in starters.values():
+            at_end.callback(starter.discard)
             starter.begin()
         yield starters
-    finally:
-        for starter in starters.values():
-            starter.discard()
 
 
 def can_listen(host: str, port: int) -> bool:
