@@ -101,16 +101,21 @@ class _Gateway(NamedTuple):
             words += ["--port", str(self.setup.port)]
         return words
 
+    def command(self, clients: list[str]) -> str:
+        """The command line that starts it for some agents."""
+        return shlex.join(["meup", "up", *self.words(clients)])
+
     @property
-    def socket(self) -> Path:
-        """Its Unix socket, the same at each start."""
-        return up_folder() / f"{digest_of(self.servers)}{SOCKET_SUFFIX}"
+    def folder(self) -> Path:
+        """The folder of the tokens; its Unix socket is beside it, the same at each start."""
+        return up_folder() / digest_of(self.servers)
 
     def hook(self, agent: str, **how: Any) -> HookProgram:
         """The program by which an agent asks it, with the file of its token."""
-        token_file = token_path(up_folder() / digest_of(self.servers), agent)
-        url, ttl = socket_url(str(self.socket)), self.setup.ttl
-        return HookProgram(_hook_program(), url, token_file, ttl, **how)
+        url = socket_url(f"{self.folder}{SOCKET_SUFFIX}")
+        return HookProgram(
+            _hook_program(), url, token_path(self.folder, agent), self.setup.ttl, **how
+        )
 
     def owner(self) -> Owner | None:
         """The gateway that runs, or is starting."""
@@ -291,12 +296,12 @@ def _chosen(
     """The agents that are meant: those named, else those found, as the user says."""
     if names:
         return [AGENTS[each] for each in dict.fromkeys(names)]
-    found = [each for each in AGENTS.values() if each.is_here]
     if removes:
         found = [each for each in AGENTS.values() if _is_guarded(each, record)]
         if not found:
             sys.stdout.write("no agent has a hook of meup guard\n")
         return found
+    found = [each for each in AGENTS.values() if each.is_here]
     if not found:
         raise Failure(
             f"no coding agent was found in {Path.home()}; name the one that you will install:"
@@ -343,11 +348,10 @@ def _install(
         each.name for each in AGENTS.values() if each in chosen or _is_guarded(each, plan.record)
     ]
     _keep(gateway, plan.record)
-    folder = up_folder() / digest_of(gateway.servers)
     make_folder(up_folder())
-    make_folder(folder)
+    make_folder(gateway.folder)
     for name in clients:
-        keep_token(token_path(folder, name))
+        keep_token(token_path(gateway.folder, name))
     if not no_start:
         _start(gateway, clients)  # before any agent asks it
     _write_own(
@@ -360,7 +364,7 @@ def _install(
         sys.stdout.write(f"{each.title} {does}, as the participant {each.name}\n")
         for said in (*([each.first] if each.first else []), *each.open, *_others(each)):
             sys.stdout.write(f"  ! {said}\n")
-    words = shlex.join(["meup", "up", *gateway.words(clients)])
+    words = gateway.command(clients)
     if no_start:
         sys.stdout.write(f"start the gateway, or nothing runs: {words}\n")
     else:
@@ -521,10 +525,9 @@ def _start(gateway: _Gateway, clients: list[str]) -> None:
             return
         named = ", ".join(missing)
         if owner.process != gateway.setup.process:
-            words = shlex.join(["meup", "up", *gateway.words(clients)])
             raise Failure(
                 f"the gateway at {owner.url} (process {owner.process}) runs without {named}; stop"
-                f" it where it was started, and run: {words}"
+                f" it where it was started, and run: {gateway.command(clients)}"
             )
         sys.stdout.write(f"the gateway is started anew, with {named}\n")
         _stop(gateway, owner)

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import anyio
@@ -141,8 +140,8 @@ async def _print_json(session: CommandSession, asked: _ToolAccess | None) -> Non
         document["can"] = {
             "participant": asked.owner,
             "tool": asked.tool,
-            "could": None if missing is None else list(missing.could),
-            "capability": None if missing is None else missing.capability,
+            "could": missing and list(missing.could),
+            "capability": missing and missing.capability,
         }
     await session.output.write(as_json_line(document))
 
@@ -226,8 +225,16 @@ def tools(
         if owner is not None:
             session.require(owner)
         names = [owner] if owner is not None else session.others()
+
+        async def ask(name: str) -> _ToolListing:
+            try:
+                found = await session.space.offers.tools(name, timeout=limit)
+            except MeupError as error:
+                return _ToolListing(name, [], error)
+            return _ToolListing(name, found, None)
+
         async with progress_line(session.stderr.console, "waiting for everybody's answer"):
-            listed = await _ask(names, partial(session.space.offers.tools, timeout=limit))
+            listed = await ask_each(names, ask, at_a_time=AT_ONCE)
         errors = [each.error for each in listed if each.error is not None]
         if errors and len(errors) == len(listed):
             # What is wrong with the first is most likely wrong with all.
@@ -249,20 +256,6 @@ def _find_refusal(space: Space, error: MeupError) -> Failure | None:
         " mcp/request with the method tools/list; meup who shows what everybody may send",
         exit_codes.REFUSED,
     )
-
-
-async def _ask(
-    names: list[str], tools_of: Callable[[str], Awaitable[list[dict[str, Any]]]]
-) -> list[_ToolListing]:
-    """Ask each participant, so many at once; the answers in the order of the names."""
-
-    async def ask(name: str) -> _ToolListing:
-        try:
-            return _ToolListing(name, await tools_of(name), None)
-        except MeupError as error:
-            return _ToolListing(name, [], error)
-
-    return await ask_each(names, ask, at_a_time=AT_ONCE)
 
 
 def _tools_document(listed: list[_ToolListing]) -> dict[str, Any]:

@@ -306,12 +306,10 @@ def up(
         if bridged:
             log.info("starting %s", visible(", ".join(each.name for each in bridged), 500))
         with end_by_signals(), start_servers(bridged) as starters:
-            endpoint = None
-            if serves_mcp(plan.settings):
-                endpoint = McpEndpoint(answer_seconds(answer_within))
-            hooks = None
-            if serves_http(plan.settings):
-                hooks = HookEndpoint("watch" if watch_hooks else "enforce")
+            answers = serves_mcp(plan.settings)
+            endpoint = McpEndpoint(answer_seconds(answer_within)) if answers else None
+            mode = "watch" if watch_hooks else "enforce"
+            hooks = HookEndpoint(mode) if serves_http(plan.settings) else None
             _run(plan, lock, starters, lambda: settings_beside(plan, read()), endpoint, hooks)
 
 
