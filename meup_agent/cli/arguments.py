@@ -70,12 +70,13 @@ def read_arguments(words: list[str], args: str | None, args_file: Path | None) -
         if name in pairs:
             raise Misuse(f"the argument {name!r} is given twice; for a list use --args")
         pairs[name] = text
+    whole: dict[str, Any] = {}
     if args is not None:
-        return GivenArguments(_object(args, "--args"), pairs)
-    if args_file is not None:
-        text = read_text(args_file, "the arguments in")
-        return GivenArguments(_object(text, str(args_file)), pairs)
-    whole = _object(read_stdin(), "standard input") if STDIN in words else {}
+        whole = _object(args, "--args")
+    elif args_file is not None:
+        whole = _object(read_text(args_file, "the arguments in"), str(args_file))
+    elif STDIN in words:
+        whole = _object(read_stdin(), "standard input")
     return GivenArguments(whole, pairs)
 
 

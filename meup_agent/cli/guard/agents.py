@@ -116,14 +116,14 @@ class HookProgram(NamedTuple):
 
     def line(self, agent: str) -> str:
         """The command line, for a shell."""
-        words = (str(self.program), agent, "--url", self.url, "--token-file", str(self.token_file))
-        waits = ("--timeout", str(self.seconds), "--ttl", str(self.ttl), "--own", OWN_SERVER)
+        words = [str(self.program), agent, "--url", self.url, "--token-file", str(self.token_file)]
+        words += ["--timeout", str(self.seconds), "--ttl", str(self.ttl), "--own", OWN_SERVER]
         if self.watches:
-            return shlex.join((*words, *waits, "--watch"))
-        how = ("--prefer", "terminal") if self.prefers_terminal else ()
-        if self.defer_after is not None:
-            how = (*how, "--defer-after", str(self.defer_after))
-        return shlex.join((*words, *waits, *(how if agent == CLAUDE else ())))
+            words.append("--watch")
+        elif agent == CLAUDE:
+            words += ["--prefer", "terminal"] if self.prefers_terminal else []
+            words += [] if self.defer_after is None else ["--defer-after", str(self.defer_after)]
+        return shlex.join(words)
 
     @classmethod
     def of_line(cls, line: str) -> HookProgram | None:

@@ -142,9 +142,8 @@ def secrets_in(change: FileChange) -> list[str]:
     """
     found = set[str]()
     for text in (change.before, change.after):
-        is_toml = change.path.suffix == ".toml"
-        read = read_toml if is_toml else read_commented
-        found |= set(_secrets_of(read(text or ("" if is_toml else "{}"), change.path)))
+        read = read_toml if change.path.suffix == ".toml" else read_commented
+        found |= set(_secrets_of(read(text or "", change.path)))
     found = {each for each in found if len(each) >= MIN_SECRET_CHARS}
     for each in [*found]:
         found |= {json.dumps(each, ensure_ascii=ascii)[1:-1] for ascii in (False, True)}

@@ -123,11 +123,11 @@ def _texts(pattern: Pattern | None) -> Sequence[str]:
 
 def _is_plain(pattern: str) -> bool:
     """True for a pattern that means the same between braces."""
-    return not pattern.startswith(("!", "/")) and not any(each in pattern for each in "{},\\")
+    return not pattern.startswith(("!", "/")) and frozenset("{},\\").isdisjoint(pattern)
 
 
 def _is_exact(pattern: str) -> bool:
-    return _is_plain(pattern) and not any(each in pattern for each in "*?[")
+    return _is_plain(pattern) and frozenset("*?[").isdisjoint(pattern)
 
 
 def _none_of(patterns: Iterable[str]) -> str:
