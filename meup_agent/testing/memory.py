@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Final
@@ -216,34 +217,27 @@ class MemorySpace:
         return connection
 
 
+@dataclass(eq=False)
 class _MemoryConnection:
     """Both ends of one connection: a member of the space, and the transport of its participant."""
 
-    def __init__(
-        self,
-        space: MemorySpace,
-        host: SpaceServer,
-        participant: str,
-        form: FrameFormat,
-        last_seen: int | None,
-        limits: GatewayLimits,
-        place: Place,
-    ) -> None:
-        self.participant = participant
-        self.place = place
-        self.form = form
-        self.last_seen = last_seen
-        self.host = host
-        self._space = space
-        self._limits = limits
-        answered = {DIALECT_HEADER: form.dialect, **PLACE_ANSWERS[place]}
+    _space: MemorySpace
+    host: SpaceServer
+    participant: str
+    form: FrameFormat
+    last_seen: int | None
+    _limits: GatewayLimits
+    place: Place
+    closed: CloseInfo | None = None
+    _first: bool = True
+    _unread_bytes: int = 0
+    _then: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        answered = {DIALECT_HEADER: self.form.dialect, **PLACE_ANSWERS[self.place]}
         self.response_headers = {name.lower(): value for name, value in answered.items()}
-        self.closed: CloseInfo | None = None
-        self._first = True
-        self._unread_bytes = 0
-        self._then: Callable[[], None] | None = None
         self._inbox, self._unread = anyio.create_memory_object_stream[bytes](
-            limits.max_queued_frames
+            self._limits.max_queued_frames
         )
 
     # --- the gateway's end ------------------------------------------------------------------

@@ -17,7 +17,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -903,6 +903,7 @@ class ReloadAnswer(msgspec.Struct):
     done: bool
 
 
+@dataclass
 class ConfigReloader:
     """Reads the files of a gateway again, one time after another.
 
@@ -911,10 +912,9 @@ class ConfigReloader:
         read: Reads its configuration as at the start; raises :exc:`MeupError`.
     """
 
-    def __init__(self, running: RunningGateway, read: Callable[[], Config]) -> None:
-        self._running = running
-        self._read = read
-        self._turn = anyio.Lock()
+    _running: RunningGateway
+    _read: Callable[[], Config]
+    _turn: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def reload(self) -> ReloadAnswer:
         """Read the files again; what is wrong with them leaves everything as it is."""

@@ -629,20 +629,19 @@ _STYLES = {
 }
 
 
-class AuditTimeline:
+class AuditTimeline(NamedTuple):
     """Makes the lines of a timeline."""
 
-    def __init__(self, width: int | None, glyphs: Glyphs) -> None:
-        self._width = width
-        self._glyphs = glyphs
+    width: int | None
+    glyphs: Glyphs
 
     def lines(self, proposal: AuditRecord) -> Iterator[Text]:
         """The proposal in a few lines, then what was said about it, in the gateway's order."""
         yield from self._head(proposal)
         who = max(cell_len(shown_name(step.by)) for step in proposal.steps)
-        if self._width is not None:
+        if self.width is not None:
             # A longer name is cut there: what follows it on its line is not pushed out.
-            who = min(who, max(self._width - _TIME - _NOUN - 2 * len("  "), NARROWEST))
+            who = min(who, max(self.width - _TIME - _NOUN - 2 * len("  "), NARROWEST))
         day = ""
         previous = None
         for step in proposal.steps:
@@ -674,7 +673,7 @@ class AuditTimeline:
         if changes := describe_changes(proposal.changes):
             lines.append(f"edited: {changes}")
         for each in lines:
-            yield Text(hang(each, self._width, 0), no_wrap=True)
+            yield Text(hang(each, self.width, 0), no_wrap=True)
         yield Text("")
 
     def _line(
@@ -695,17 +694,17 @@ class AuditTimeline:
         if end:
             said = f"{said}  [{end}]" if said else f"[{end}]"
         indent = line.cell_len
-        if self._width is not None and self._width - indent < 2 * NARROWEST:
+        if self.width is not None and self.width - indent < 2 * NARROWEST:
             indent = 4
             line.rstrip()
             line.append("\n" + " " * indent)
         style = "dim" if step.ignored is not None else ""
-        line.append(hang(said, self._width, indent), style=style)
+        line.append(hang(said, self.width, indent), style=style)
         line.rstrip()
         return line
 
     def _said(self, step: Step, proposal: AuditRecord) -> str:
-        whom = f" {self._glyphs.arrow} {shown_names(step.to)}" if step.to else ""
+        whom = f" {self.glyphs.arrow} {shown_names(step.to)}" if step.to else ""
         match step.what:
             case StepKind.REPORTED:
                 return compact_text(step.text)
