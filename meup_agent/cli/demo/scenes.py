@@ -308,8 +308,7 @@ def reviewer_agent(stage: Stage) -> Agent:
         if leaves_the_folder(path):
             await proposal.reject(Reason.UNSAFE, explain=f"{path} leads out of the folder")
         elif SECRET.search(text):
-            masked = SECRET.sub(r"\1\2[masked]", text)
-            await proposal.fulfill({**proposal.arguments, "text": masked})
+            await proposal.fulfill({**proposal.arguments, "text": masked(text)})
         else:
             await proposal.fulfill()
 
@@ -330,6 +329,11 @@ def leaves_the_folder(path: str) -> bool:
     """True if a path leads upwards or begins at the top, by its words alone."""
     plain, windows = PurePosixPath(path), PureWindowsPath(path)
     return plain.is_absolute() or bool(windows.anchor) or ".." in (*plain.parts, *windows.parts)
+
+
+def masked(text: str) -> str:
+    """The text without its secrets."""
+    return SECRET.sub(r"\1\2[masked]", text)
 
 
 def proposer_agent(stage: Stage) -> Agent:
