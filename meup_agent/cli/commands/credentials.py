@@ -69,16 +69,20 @@ class ShellForm(NamedTuple):
     run: str
 
 
+def _quote_for_fish(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _quote_for_powershell(value: str) -> str:
+    return value.replace("'", "''")
+
+
 FORMS: Final = {
     Shell.POSIX: ShellForm("export {}={}", shlex.quote, 'eval "$({})"'),
-    Shell.FISH: ShellForm(
-        "set -gx {} '{}'",
-        lambda value: value.replace("\\", "\\\\").replace("'", "\\'"),
-        "{} --shell fish | source",
-    ),
+    Shell.FISH: ShellForm("set -gx {} '{}'", _quote_for_fish, "{} --shell fish | source"),
     Shell.POWERSHELL: ShellForm(
         "$env:{} = '{}'",
-        lambda value: value.replace("'", "''"),
+        _quote_for_powershell,
         "{} --shell powershell | Out-String | Invoke-Expression",
     ),
 }

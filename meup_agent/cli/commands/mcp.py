@@ -306,9 +306,13 @@ async def _serve_http(
     except OSError as error:
         raise listen_error(host, port, error, " for MCP") from error
     stop = anyio.Event()
+
+    def end(_: int) -> None:
+        stop.set()
+
     with listening:
         async with background_tasks() as tasks:
-            await tasks.start(watch_signals, ENDING, lambda _: stop.set())
+            await tasks.start(watch_signals, ENDING, end)
             try:
                 async with app.lifespan(), background_tasks() as watching:
                     if has_own:

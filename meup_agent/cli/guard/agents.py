@@ -527,6 +527,11 @@ def wrap_agents(text: str | None, path: Path, hook: HookProgram | None) -> str:
     return given if text or hook is not None else ""
 
 
+def _leave(text: str | None, path: Path, hook: HookProgram | None) -> str:
+    """The settings of an agent that has no hooks."""
+    return text or ""
+
+
 def vscode_folder() -> Path:
     """The folder of VS Code's user settings."""
     if sys.platform == "darwin":
@@ -605,7 +610,7 @@ AGENTS: Final[Mapping[str, CodingAgent]] = {
             "vscode",
             "VS Code",
             lambda: vscode_folder() / "mcp.json",
-            lambda text, path, hook: text or "",  # it has no hooks
+            _leave,
             (
                 HookGap(
                     "its own tools are not asked about, but its MCP servers alone",
