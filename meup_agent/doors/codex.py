@@ -116,7 +116,7 @@ class CodexClient:
             async for line in messages:
                 try:
                     message = payloads.as_object(msgspec.json.decode(line))
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, RecursionError) as error:
                     self._log.line(f"the app-server sent what cannot be read: {error}")
                     continue
                 await self._take(message, tasks.start_soon)
@@ -164,7 +164,10 @@ class CodexClient:
         """Remember what a call does, and report what came of it."""
         key = (thread, payloads.as_text(item.get("id")))
         if method == "item/started":
-            keep_last(self._items, key, item, MAX_ITEMS)
+            before = self._items.get(key)
+            # A model may give two calls one id: it is not known which of them is asked about.
+            is_one = before is None or payloads.is_same_json(before, item)
+            keep_last(self._items, key, item if is_one else {}, MAX_ITEMS)
             return
         self._items.pop(key, None)
         for proposal in self._permits.pop(key, ()):

@@ -218,6 +218,34 @@ async def test_what_is_resolved_elsewhere_is_withdrawn_and_not_answered() -> Non
         assert not any("result" in each for each in at.said)
 
 
+async def test_of_two_calls_with_one_id_neither_is_asked_about() -> None:
+    """A person would be shown one of them, and the other might run."""
+    async with served() as at:
+        for path in ("a", "b"):
+            item = {"type": "fileChange", "id": "i", "changes": [{"path": path}]}
+            for _ in range(2):
+                await at.tell("item/started", {"threadId": "t", "item": item})
+        for number in range(2):
+            await at.tell(CHANGE, IDS, id=number)
+        await until(lambda: len(at.said) == 4)
+        declined = {"decision": "decline"}
+        assert [each["result"] for each in at.said[2:]] == [declined, declined]
+        assert not at.asked
+
+
+async def test_junk_is_asked_about_nowhere_and_ends_nothing() -> None:
+    async with served() as at:
+        for junk in ("no JSON", b"\xff", "[" * 100_000, "null", '{"method": 1, "id": []}'):
+            await at._send.send(junk)
+        junk_ids: list[Any] = [None, [], {}, 1.5]
+        for junk_id in junk_ids:
+            await at.tell(COMMAND, {**IDS, "command": "ls"}, id=junk_id)
+            await at.tell("serverRequest/resolved", {"threadId": "t", "requestId": junk_id})
+        await at.tell(COMMAND, {**IDS, "command": "ls"}, id=1)
+        await until(lambda: len(at.asked) == 1)
+        assert not any("result" in each for each in at.said)
+
+
 async def test_what_cannot_be_shown_and_a_flood_are_declined() -> None:
     async with served() as at:
         await at.tell(CHANGE, IDS, id=1)
