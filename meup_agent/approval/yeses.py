@@ -238,7 +238,7 @@ def read_scope(said: object) -> YesScope:
     """
     try:
         read = msgspec.convert(said, _WrittenScope)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeEncodeError):  # the second: half a character
         raise UsageError(
             'write {"arguments": {…}, "others": […]}, with the names of what is free, or "any"'
         ) from None

@@ -96,6 +96,8 @@ async def test_what_is_written_is_shown_once_more_before_it_holds(site: Site) ->
         ({"most": "x"}, "It lets 1 to 1000 calls"),
         ({"scope": "written", "pattern": "{"}, "not JSON"),
         ({"scope": "written", "pattern": "[1]"}, "write {"),
+        ({"scope": "written", "pattern": '{"others": "\\ud800"}'}, "write {"),
+        ({"scope": "written", "pattern": '{"\\ud800": {}}'}, "write {"),
         ({"scope": "written", "pattern": '{"arguments": {"path": "/(/"}}'}, "do not compile"),
         ({"scope": "written", "pattern": "x" * 10_000}, "longer than"),
         ({"scope": "written", "pattern": '{"arguments": {"path": "e/*"}}'}, "does not take this"),
