@@ -204,6 +204,9 @@ MAX_LOOK_BACK: Final = 1_000
 LOOK_BACK_STEP: Final = 200
 """Entries that are looked through at a time."""
 
+LOOK_BACK_STRETCHES: Final = 20
+"""Stretches of numbers that are read for them at most: it goes less far back in a quiet space."""
+
 
 PAGE_ROWS: Final = 100
 """Rows that a page of the timeline begins with, and loads at a time."""
@@ -329,9 +332,11 @@ async def learn_before(host: SpaceServer, threads: ThreadIndex, entries: list[En
     earlier: list[Entry] = []
     missing = _named(entries, threads) - {each.envelope.id for each in entries}
     upper = entries[0].seq if entries else 0
-    while missing and len(earlier) < MAX_LOOK_BACK:
-        page = await newest_before(host, upper, LOOK_BACK_STEP)
-        if not page:
+    for _ in range(MAX_LOOK_BACK // LOOK_BACK_STEP):
+        # None at the journal's floor: so many stretches find an entry anywhere else.
+        if not missing or not (
+            page := await newest_before(host, upper, LOOK_BACK_STEP, LOOK_BACK_STRETCHES)
+        ):
             break
         meant = [each for each in page if each.envelope.id in missing]
         missing = (missing | _named(meant, threads)) - {each.envelope.id for each in page}
@@ -340,8 +345,10 @@ async def learn_before(host: SpaceServer, threads: ThreadIndex, entries: list[En
         threads.of(each.envelope)
 
 
-async def newest_before(host: SpaceServer, before: int, most: int = PAGE_ROWS) -> list[Entry]:
-    """The newest entries before a number, oldest first.
+async def newest_before(
+    host: SpaceServer, before: int, most: int = PAGE_ROWS, stretches: float = math.inf
+) -> list[Entry]:
+    """The newest entries before a number, oldest first; fewer once so many stretches are read.
 
     Numbers are shared by the spaces of a gateway, so that a stretch of them may have few entries;
     and at each start they go on from the clock, so that billions in between have none.
@@ -349,7 +356,8 @@ async def newest_before(host: SpaceServer, before: int, most: int = PAGE_ROWS) -
     found: list[Entry] = []
     floor, step = host.journal.floor(host.name), most
     upper = before - 1
-    while len(found) < most and upper > floor:
+    while len(found) < most and upper > floor and stretches > 0:
+        stretches -= 1
         lower = max(floor, upper - step)
         stretch = await read_stretch(host, after=lower, until=upper, step=step)
         found = [*stretch, *found]

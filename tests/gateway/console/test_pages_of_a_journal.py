@@ -7,6 +7,7 @@ from typing import Any, cast
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from meup_agent.gateway.console.timeline import PAGE_ROWS, ThreadIndex, learn_before, newest_before
 from meup_agent.gateway.edge.http.context import read_journal
@@ -38,6 +39,22 @@ class Space:
         assert self._left, "the journal is read without an end"
         self._left -= 1
         self._journal.read(space, then=then, **page)
+
+
+class QuietSpace(Space):
+    """One beside spaces that are so busy that few numbers are its own."""
+
+    gap = 100_000
+
+    def floor(self, space: str) -> int:
+        return super().floor(space) * self.gap
+
+    def read(self, space: str, *, then: Callable[[tuple[Entry, ...]], None], **page: int) -> None:
+        page |= {end: page[end] // self.gap for end in ("after", "until")}
+        super().read(space, then=lambda found: then(self.numbered(found)), **page)
+
+    def numbered(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        return tuple(replace(each, seq=each.seq * self.gap) for each in entries)
 
 
 def space_of(journal: Journal) -> SpaceServer:
@@ -73,6 +90,16 @@ async def test_thread_of_before_a_restart_is_known(tmp_path: Path) -> None:
         threads = ThreadIndex()
         await learn_before(space_of(journal), threads, page)
     assert threads.find("p") is not None
+
+
+async def test_what_nobody_said_is_not_looked_for_without_an_end() -> None:
+    """Anybody can name an id that is nowhere, and each page would read all of the journal."""
+    journal, threads = MemoryJournal(Clock()), ThreadIndex()
+    await kept(journal, *map(chat, range(1_000)))
+    said = await kept(journal, envelope("mcp/withdraw", "w", {}, correlation=("nowhere",)))
+    quiet = QuietSpace(journal)
+    await learn_before(cast("SpaceServer", quiet), threads, list(quiet.numbered(tuple(said))))
+    assert threads.find("nowhere") is None
 
 
 async def test_reader_of_many_pages_lets_others_run() -> None:
