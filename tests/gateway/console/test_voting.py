@@ -4,8 +4,10 @@ import re
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from meup_agent import Agent, Fulfillment, Request
+from tests.changed_server import ChangedServer
 from tests.gateway.console.conftest import Site, fields_in, key_in
 from tests.interaction.people import ended
 
@@ -73,3 +75,40 @@ async def test_approval_is_a_vote_before_ones_own_session_was_told_the_rule(site
     assert site.ran == []
     assert "Voted for write_file" in (await you.get("/inbox")).text
     done.set()
+
+
+async def test_vote_is_about_the_tool_that_was_shown(site: Site) -> None:
+    """It changes while the voter's own inbox session begins, which hears of the rule."""
+    server, reviewer = ChangedServer("write_file", ["is new"], ""), Agent("reviewer")
+    votes, sent = list[str](), dict[str, str]()
+    boss = await site.join("boss", server.agent)
+    proposer = await site.join("proposer")
+    you = await site.browser("you")
+    proposing = proposer.propose("boss", "write_file", {"path": "a.md"}, ttl=600)
+    proposal = await site.stack.enter_async_context(proposing)
+    key = await you.key("does not offer this tool as it was accepted")
+    action = f"/inbox/{key}/approve"
+
+    @reviewer.on_request("dev.meup/waiting")
+    async def waiting() -> dict[str, Any]:
+        if not sent:
+            return {"proposals": []}
+        server.form = "f2"
+        changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        await boss.send("mcp/request", changed)
+        while (await you.fields("/inbox", action))["digest"] == sent["digest"]:
+            await anyio.lowlevel.checkpoint()
+        about = {"proposal": proposal.id, "proposer": "proposer", "kind": "quorum", "votes": {}}
+        rule = {"rule": {"name": "four eyes", "number": 0}, "of": 2, "among": ["you", "voter"]}
+        return {"proposals": [about | rule]}
+
+    @reviewer.on_request("dev.meup/vote")
+    async def vote(request: Request) -> dict[str, Any]:
+        votes.append(request.params["form"])
+        return {"of": 2, "among": ["you", "voter"], "votes": {"you": request.params["vote"]}}
+
+    await site.join("reviewer", reviewer)
+    fields = await you.fields("/inbox", action)
+    sent |= fields
+    await you.post(f"/inbox/{key}/vote", {**fields, "vote": "approve"})
+    assert (server.form, votes) == ("f2", ["f1"])

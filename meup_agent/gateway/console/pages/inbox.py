@@ -308,14 +308,13 @@ async def vote(context: PageContext, item: InboxItem) -> Response:
         return inbox_page(context, item, problem="Vote for it or against it.")
     if given == "approve" and not is_shown_whole(whole_call(item)):
         return inbox_page(context, item, problem=f"Not voted for: {MORE_THAN_SHOWN}.")
+    # Of the tool as it was shown: it may have changed once the own session is there.
+    words, form = context.typed("words") or None, item.form
     return await _decide(
         context,
         item,
         lambda inbox, own: inbox.vote(
-            own,
-            approve=given == "approve",
-            explanation=context.typed("words") or None,
-            form=item.form,
+            own, approve=given == "approve", explanation=words, form=form
         ),
         "Voted",
     )
