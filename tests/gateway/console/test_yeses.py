@@ -2,13 +2,16 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 
 from meup_agent import Fulfillment, ProposalHandle, Space
 from meup_agent.approval import Inbox, InboxItem, Reviewer
 from meup_agent.errors import AlreadyInProgress
+from tests.changed_server import ChangedServer
 from tests.gateway.console.conftest import Browser, Site
+from tests.wire import ACCEPT_CALL
 
 
 async def propose(site: Site, proposer: Space, path: str, **more: str) -> ProposalHandle:
@@ -62,6 +65,34 @@ async def test_yes_that_holds_is_told_also_where_the_approval_failed(
     assert "Not done: " in page
     assert "Your yes to calls like it holds; the page Yeses ends it." in page
     assert "0 of 1 used" in text_of((await you.get("/yeses")).text)
+
+
+async def test_tool_that_changes_as_the_yes_is_given_is_not_approved(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ChangedServer("write_file", [], "says")
+    boss = await site.join("boss", server.agent)
+    proposer = await site.join("proposer")
+    proposing = proposer.propose("boss", "write_file", {"path": "a.md"}, ttl=600)
+    await site.stack.enter_async_context(proposing)
+    you = await site.browser("you")
+    key = await you.key("Yes, and calls like it")
+    action = f"/inbox/{key}/yes"
+    fields = await you.fields(action, action)
+    fields |= {"scope": "1", "seconds": "3600", "most": "1"}
+    give_yes = Inbox.give_yes
+
+    async def give(self: Inbox, item: InboxItem, *given: Any, **terms: Any) -> str:
+        made = await give_yes(self, item, *given, **terms)
+        server.changed["form"] = ["is new"]
+        changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+        await boss.send("mcp/request", changed)
+        await you.page("/inbox", "does not offer this tool as it was accepted")
+        return made
+
+    monkeypatch.setattr(Inbox, "give_yes", give)
+    await you.post(action, fields)
+    assert server.sent(ACCEPT_CALL) == []
 
 
 def text_of(page: str) -> str:

@@ -271,7 +271,7 @@ async def approve(context: PageContext, item: InboxItem) -> Response:
 @_deciding
 async def approve_edited(context: PageContext, item: InboxItem) -> Response:
     """Show what was changed, and, once that was seen, approve it."""
-    edit = await read_edit(item, context.form)
+    form, edit = item.form, await read_edit(item, context.form)
     if not edit.is_ready:
         return inbox_page(context, item, problem=edit.problem, edit=edit)
     # A browser ends the lines of a form of its own accord with both.
@@ -279,7 +279,7 @@ async def approve_edited(context: PageContext, item: InboxItem) -> Response:
         return inbox_page(context, item, edit=edit)
     if problem := why_not(context, item, edit.arguments):
         return inbox_page(context, item, problem=problem, edit=edit)
-    return await carry_out(context, item, edit)
+    return await carry_out(context, item, edit, form=form)
 
 
 async def check_edit(context: PageContext) -> Response:
@@ -344,11 +344,21 @@ def why_not(context: PageContext, item: InboxItem, sent: dict[str, Any] | None =
 
 
 async def carry_out(
-    context: PageContext, item: InboxItem, edit: Edit | None = None, *, also: str = ""
+    context: PageContext,
+    item: InboxItem,
+    edit: Edit | None = None,
+    *,
+    form: str | None = None,
+    also: str = "",
 ) -> Response:
     """Approve, and wait a moment for the result; a longer one is told later.
 
-    ``also`` is said behind it, whatever comes of it.
+    Args:
+        context: The request that approves it.
+        item: The proposal.
+        edit: What was changed of it.
+        form: Of its tool as it was shown; ``None``: nothing was waited for since that was checked.
+        also: Said behind it, whatever comes of it.
     """
     arguments = edit.arguments if edit is not None and edit.changes else None
     done = anyio.Event()
@@ -359,7 +369,7 @@ async def carry_out(
         done.set()
         context.presence.notify(outcome.notice)
 
-    start_approval(context, item, tell, arguments)
+    start_approval(context, item, tell, arguments, form=form)
     with anyio.move_on_after(OUTCOME_SECONDS):
         await done.wait()
     said, failed = f"Approved: {item.tool or item.method} runs now.", False
@@ -386,6 +396,7 @@ def start_approval(
     tell: Callable[[Outcome], None],
     arguments: dict[str, Any] | None = None,
     check: Callable[[InboxItem], str] = lambda item: "",
+    form: str | None = None,
 ) -> None:
     """Begin to carry out a proposal, and tell what came of it.
 
@@ -395,8 +406,10 @@ def start_approval(
         tell: Told of the outcome.
         arguments: Those of an edit.
         check: Says why it is not approved so, as the person's own inbox session sees it.
+        form: As :func:`carry_out` has it.
     """
-    presence, form, key = context.presence, item.form, item_key(item)
+    presence, key = context.presence, item_key(item)
+    form = item.form if form is None else form
     word, name = context.typed("word"), item.tool or item.method
 
     async def run() -> None:
@@ -692,6 +705,7 @@ async def show_yes(context: PageContext) -> Response:
 @_deciding
 async def give_yes(context: PageContext, item: InboxItem) -> Response:
     """Give the yes that was shown, and approve the decision at which it is given."""
+    form = item.form
     text = context.form.get("pattern", "").replace("\r\n", "\n")
     chosen = context.form.get("scope", "")
     most = context.typed("most")
@@ -719,7 +733,7 @@ async def give_yes(context: PageContext, item: InboxItem) -> Response:
             await inbox.give_yes(own, scope, seconds=seconds, most=int(most))
     except MeupError as error:
         return await _yes_page(context, item, problem=f"Not done: {error}")
-    return await carry_out(context, item, also=GIVEN)
+    return await carry_out(context, item, form=form, also=GIVEN)
 
 
 async def show_yeses(context: PageContext) -> Response:
