@@ -27,6 +27,7 @@ from meup_agent.doors.hooks import (
     HookInput,
     HookKind,
     UnreadableHook,
+    asks_by_dialog,
     deny_dialog,
     permit_dialog,
     read_object,
@@ -262,13 +263,15 @@ class HookApp:
         """
         query = _query(scope)
         watches = WATCH in (self._mode, query.get("mode"))
+        said: dict[str, Any] = {}
         try:
             said = read_object(await _read_body(receive), "the input")
             hook = dialect.read(said, query.get("own", ""))
         except UnreadableHook as error:
             log.warning("a hook of %s cannot be read: %s", dialect.agent, error)
             words = unreadable_words(dialect.agent, str(error))
-            await _answer(send, 200, NOTHING if watches else dialect.deny(words))
+            deny = deny_dialog if asks_by_dialog(dialect.agent, said) else dialect.deny
+            await _answer(send, 200, NOTHING if watches else deny(words))
             return
         except ConnectionResetError:
             return

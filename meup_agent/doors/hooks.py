@@ -226,7 +226,7 @@ def _read_claude(agent: str, said: JsonObject, own_server: str) -> HookInput:
         ends_turn=event == "Stop" or (event == "SubagentStop" and bool(worker)),
         ends_session=event == "SessionEnd",
     )
-    is_dialog = event == "PermissionRequest" and agent == "claude-code"
+    is_dialog = asks_by_dialog(agent, said)
     if not is_dialog and event not in ("PreToolUse", "PostToolUse", "PostToolUseFailure"):
         _check_asks_nothing(event, said)
         return hook
@@ -289,6 +289,11 @@ _ASK_CLAUDE: Final = _answer_claude("ask", ASK_WORDS)
 # At a terminal it is no answer: the call goes by its own rules. So only a program that knows that
 # there is none asks for it.
 _DEFER_CLAUDE: Final = _answer_claude("defer", "it waits for a decision in the space")
+
+
+def asks_by_dialog(agent: str, said: Mapping[str, Any]) -> bool:
+    """True for the hook of a dialog, which takes answers of its own."""
+    return said.get("hook_event_name") == "PermissionRequest" and agent == "claude-code"
 
 
 def permit_dialog(arguments: JsonObject) -> JsonObject:

@@ -265,3 +265,13 @@ async def test_a_call_whose_dialog_never_comes_is_taken_back(
                 ("fulfilled", "not_run"),
                 ("withdrawn", None),
             )
+
+
+@pytest.mark.parametrize("junk", [{"session_id": None}, {"tool_name": 5}, {"tool_input": [1]}])
+async def test_a_dialog_that_cannot_be_read_is_denied_as_dialogs_are(junk: dict[str, Any]) -> None:
+    async with host(yes) as claude:
+        await claude.dialog({**DIALOG, **junk})
+        assert claude.answer is not None
+        assert claude.answer["behavior"] == "deny"
+        assert next(iter(junk)) in claude.answer["message"]
+        assert not claude.at.space.proposals
