@@ -395,4 +395,5 @@ def _words(why: str) -> str:
 
 
 def _cancelled(message: Message) -> RpcId:
-    return acp.rpc_id_of(message.param_object.get("requestId")) or ""
+    named = acp.rpc_id_of(message.param_object.get("requestId"))
+    return "" if named is None else named  # 0 is one, too

@@ -137,7 +137,8 @@ class CodexClient:
         if (method in _TOOLS or is_mcp_call) and isinstance(rpc_id, int | str):
             self._begin(rpc_id, str(method), params, start_soon)
         elif method == "serverRequest/resolved":
-            ask = self._asks.get(rpc_id_of(params.get("requestId")) or "")
+            named = rpc_id_of(params.get("requestId"))  # Codex's first is 0
+            ask = None if named is None else self._asks.get(named)
             if ask is not None and ask.thread == thread:
                 ask.scope.cancel()  # it was answered elsewhere, or its turn has ended
         elif method == "thread/status/changed":

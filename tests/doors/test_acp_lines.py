@@ -259,11 +259,13 @@ async def test_an_answer_whose_id_some_read_as_another_reaches_nobody() -> None:
         assert at.editor == [MARK + b"\n"]
 
 
-async def test_the_agent_takes_a_request_back() -> None:
+@pytest.mark.parametrize("number", [0, 1])
+async def test_the_agent_takes_a_request_back(number: int) -> None:
     async with wire() as at:
-        await at.agent_sends(TERMINAL)
+        await at.agent_sends(TERMINAL.replace(b'"id":1', b'"id":%d' % number))
         await at.until(lambda: at.asked)
-        await at.agent_sends(b'{"method":"$/cancel_request","params":{"requestId":1}}')
+        cancel = b'{"method":"$/cancel_request","params":{"requestId":%d}}' % number
+        await at.agent_sends(cancel)
         await at.until(lambda: at.agent)
         assert at.withdrawn == 1
         assert json.loads(at.agent[0])["error"]["code"] == -32800
@@ -413,13 +415,18 @@ async def test_what_the_editor_has_seen_is_taken_back_there() -> None:
         assert at.editor == [TERMINAL + b"\n", cancel + b"\n"]
 
 
-async def test_an_editor_that_takes_its_prompt_back_withdraws_in_that_session_alone() -> None:
+@pytest.mark.parametrize("number", [0, 5])
+async def test_an_editor_that_takes_its_prompt_back_withdraws_in_that_session_alone(
+    number: int,
+) -> None:
     other = TERMINAL.replace(b'"id":1', b'"id":2').replace(b'"s"', b'"t"')
     async with wire() as at:
-        await at.editor_sends(b'{"id":5,"method":"session/prompt","params":{"sessionId":"s"}}')
+        prompt = b'{"id":%d,"method":"session/prompt","params":{"sessionId":"s"}}' % number
+        await at.editor_sends(prompt)
         await at.agent_sends(TERMINAL, other)
         await at.until(lambda: len(at.asked) == 2)
-        await at.editor_sends(b'{"method":"$/cancel_request","params":{"requestId":5}}')
+        cancel = b'{"method":"$/cancel_request","params":{"requestId":%d}}' % number
+        await at.editor_sends(cancel)
         await at.until(lambda: at.agent[1:])
         assert at.withdrawn == 1
         at.decide(Permitted("p", {}, "ann"))

@@ -206,13 +206,14 @@ async def test_a_call_of_an_mcp_server_is_asked_about_once_and_a_form_is_left_to
         assert [each["id"] for each in at.said if "method" not in each] == [4]
 
 
-async def test_what_is_resolved_elsewhere_is_withdrawn_and_not_answered() -> None:
+@pytest.mark.parametrize("number", [0, 7])
+async def test_what_is_resolved_elsewhere_is_withdrawn_and_not_answered(number: int) -> None:
     async with served() as at:
-        await at.tell(COMMAND, {**IDS, "command": "ls"}, id=7)
+        await at.tell(COMMAND, {**IDS, "command": "ls"}, id=number)
         await until(lambda: len(at.asked) == 1)
-        await at.tell(COMMAND, {**IDS, "command": "ls"}, id=7)  # as it is sent again
-        await at.tell("serverRequest/resolved", {"threadId": "another", "requestId": 7})
-        await at.tell("serverRequest/resolved", {"threadId": "t", "requestId": 7})
+        await at.tell(COMMAND, {**IDS, "command": "ls"}, id=number)  # as it is sent again
+        await at.tell("serverRequest/resolved", {"threadId": "another", "requestId": number})
+        await at.tell("serverRequest/resolved", {"threadId": "t", "requestId": number})
         await until(lambda: at.withdrawn == 1)
         assert len(at.asked) == 1
         assert not any("result" in each for each in at.said)
