@@ -93,9 +93,16 @@ class DeferredCalls:
         """Those whose hosts may leave: they wait, or are decided and not asked for yet."""
         return sum(each.may_leave for each in self._calls.values())
 
-    def find(self, call: HostCall) -> DeferredCall | None:
-        """The call that a host comes back for, or another one waits for; ``None``: it is new."""
-        return None if call.key is None else self._calls.get(call.key)
+    async def find(self, call: HostCall) -> DeferredCall | None:
+        """The call that a host comes back for, or another one waits for; ``None``: it is new.
+
+        One that is taken back has no answer for a host that asks after that: its end is awaited.
+        """
+        while call.key is not None and (found := self._calls.get(call.key)) is not None:
+            if found.ended.is_set() or not found.scope.cancel_called:
+                return found
+            await found.ended.wait()
+        return None
 
     def enter(self, hook: HookInput, *, may_leave: bool) -> DeferredCall:
         """A call that begins to wait; then :meth:`wait` has the space decide it."""

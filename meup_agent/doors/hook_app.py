@@ -329,31 +329,32 @@ class HookApp:
 
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(wait_for_end, tasks.cancel_scope)
-                tasks.cancel_scope.deadline = anyio.current_time() + max(wait, 0.0) + GRACE_SECONDS
-                member = await self._join_member(login)
-                with member.asking(login.token, tasks.cancel_scope):
-                    deferred = member.deferred.find(call)
-                    stays = deferred is None or not deferred.may_leave
-                    if stays and member.held >= MAX_WAITING:
-                        raise _Full(f"{MAX_WAITING} calls of this participant wait already")
-                    ttl = _seconds(query, "ttl", _space_ttl(member))
-                    may_leave = defers and len(member.deferred) < MAX_DEFERRED
-                    if not may_leave:
-                        ttl = max(min(wait, ttl), 0.001)
-                    is_alone = there is None and hook.kind is HookKind.ASKS
-                    if deferred is None and call.key and is_alone:
-                        deferred = self._begin(member, hook, ttl, may_leave=may_leave)
-                    if deferred is None:
-                        answer = await self._ask(member, hook, ttl, races=there is not None)
-                    else:
-                        member.asks.get(login.token, set()).add(deferred.scope)
-                        told = {DEFER: (after or b"").decode("latin-1")}
-                        seconds = math.inf
-                        if defers and deferred.may_leave:
-                            seconds = min(_seconds(told, DEFER, math.inf), wait)
-                        answer = await self._take(member, call, deferred, seconds)
-                # A host that has closed its connection by now hears no answer: until the loop has
+                with anyio.move_on_after(max(wait, 0.0) + GRACE_SECONDS) as asking:
+                    tasks.start_soon(wait_for_end, asking)
+                    member = await self._join_member(login)
+                    with member.asking(login.token, asking):
+                        deferred = await member.deferred.find(call)
+                        stays = deferred is None or not deferred.may_leave
+                        if stays and member.held >= MAX_WAITING:
+                            raise _Full(f"{MAX_WAITING} calls of this participant wait already")
+                        ttl = _seconds(query, "ttl", _space_ttl(member))
+                        may_leave = defers and len(member.deferred) < MAX_DEFERRED
+                        if not may_leave:
+                            ttl = max(min(wait, ttl), 0.001)
+                        is_alone = there is None and hook.kind is HookKind.ASKS
+                        if deferred is None and call.key and is_alone:
+                            deferred = self._begin(member, hook, ttl, may_leave=may_leave)
+                        if deferred is None:
+                            answer = await self._ask(member, hook, ttl, races=there is not None)
+                        else:
+                            member.asks.get(login.token, set()).add(deferred.scope)
+                            told = {DEFER: (after or b"").decode("latin-1")}
+                            seconds = math.inf
+                            if defers and deferred.may_leave:
+                                seconds = min(_seconds(told, DEFER, math.inf), wait)
+                            answer = await self._take(member, call, deferred, seconds)
+                # A host that has closed its connection by now hears no answer, also where its time
+                # ran out or its token became void as the permit was fetched: until the loop has
                 # seen, read and told what the kernel knows.
                 for _ in range(3):
                     await lowlevel.checkpoint()

@@ -19,7 +19,7 @@ from anyio.abc import ByteStream, SocketAttribute
 import meup_agent
 from meup_agent import Proposal, Space
 from meup_agent.protocol.wire.payloads import EXPLAINED
-from tests.doors.hooked import Decide, client, hooked, proposed, settled
+from tests.doors.hooked import Decide, Hooked, client, hooked, proposed, settled
 from tests.interaction.people import until
 from tests.patience import PATIENCE
 
@@ -181,6 +181,25 @@ async def test_a_no_that_is_explained_to_all_is_told_with_its_words() -> None:
                 assert "not on Fridays" in str(words)
 
 
+def connect(at: Hooked) -> socket.socket:
+    """A host, which hangs up as its socket is closed."""
+    address, port = at.url.removeprefix("http://").split(":")
+    return socket.create_connection((address, int(port)))
+
+
+def ask_by(host: socket.socket, at: Hooked, *heads: str, **call: str) -> None:
+    """Have a host ask about a call."""
+    body = json.dumps({**CLAUDE, **call}).encode()
+    said = (
+        "POST /hooks/claude-code HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {at.tokens['coder']}",
+        f"Content-Length: {len(body)}",
+        *heads,
+    )
+    host.sendall("\r\n".join((*said, "", "")).encode() + body)
+
+
 async def test_who_hangs_up_as_it_is_permitted_is_not_told() -> None:
     """Whichever comes first: it is never left as if it might have run."""
 
@@ -192,16 +211,8 @@ async def test_who_hangs_up_as_it_is_permitted_is_not_told() -> None:
     with anyio.fail_after(PATIENCE):
         async with hooked(decide) as at:
             for number in range(5):
-                body = json.dumps({**CLAUDE, "tool_use_id": f"toolu_{number}"}).encode()
-                address = at.url.removeprefix("http://").split(":")
-                host = socket.create_connection((address[0], int(address[1])))
-                hosts.append(host)
-                head = (
-                    "POST /hooks/claude-code HTTP/1.1\r\nHost: localhost\r\n"
-                    f"Authorization: Bearer {at.tokens['coder']}\r\n"
-                    f"Content-Length: {len(body)}\r\n\r\n"
-                )
-                host.sendall(head.encode() + body)
+                hosts.append(connect(at))
+                ask_by(hosts[0], at, tool_use_id=f"toolu_{number}")
                 await proposed(at.space, number + 1)
                 state = await settled(at.space, number)
                 report = at.space.proposals[number].report

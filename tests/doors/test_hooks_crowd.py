@@ -12,10 +12,12 @@ import pytest
 from anyio.abc import TaskStatus
 
 from meup_agent import Agent, Proposal, Space
+from meup_agent.client.space import take_permit
+from meup_agent.doors import permit
 from meup_agent.doors.hook_app import HookApp, NotLoggedIn
 from meup_agent.gateway.auth import new_token
 from tests.doors.hooked import Hooked, client, hooked, proposed, settled
-from tests.doors.test_hooks import CLAUDE, verdict, yes
+from tests.doors.test_hooks import CLAUDE, ask_by, connect, verdict, yes
 from tests.interaction.people import PROPOSALS, until
 from tests.patience import PATIENCE
 
@@ -200,6 +202,79 @@ async def test_a_deferred_call_goes_on_while_one_of_its_tokens_is_valid() -> Non
             await other.post("/hooks/claude-code", json=call, headers=headers)
             reload_without(at, "coder")
             assert await settled(at.space, 1) == "withdrawn"
+
+
+async def test_a_host_that_asks_as_another_one_hangs_up_is_not_denied_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_taken_back, ask = anyio.Event(), permit.Door.ask
+
+    async def ask_and_end_slowly(door: permit.Door, *args: Any, **options: Any) -> permit.Answer:
+        try:
+            return await ask(door, *args, **options)
+        except anyio.get_cancelled_exc_class():
+            is_taken_back.set()
+            with anyio.CancelScope(shield=True):
+                for _ in range(50):
+                    await anyio.lowlevel.checkpoint()
+            raise
+
+    monkeypatch.setattr(permit.Door, "ask", ask_and_end_slowly)
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at:
+            first, second = connect(at), connect(at)
+            ask_by(first, at)
+            await proposed(at.space)
+            first.close()
+            await is_taken_back.wait()
+            ask_by(second, at)
+            async with anyio.create_task_group() as tasks:
+
+                async def allow() -> None:
+                    await proposed(at.space, 2)
+                    await yes(at.space.proposals.get(at.space.proposals[1]))
+
+                tasks.start_soon(allow)
+                await anyio.wait_readable(second)
+                assert b'"allow"' in second.recv(4096)
+                second.close()
+
+
+async def test_a_permit_is_not_left_as_told_whose_host_is_gone_as_its_token_is_void(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, may_go_on = anyio.Event(), anyio.Event()
+
+    async def take_slowly(space: Space, proposal: str) -> None:
+        begun.set()
+        await may_go_on.wait()
+        await take_permit(space, proposal)
+
+    monkeypatch.setattr(permit, "take_permit", take_slowly)
+    with anyio.fail_after(PATIENCE):
+        async with hooked() as at, client(at) as http, client(at) as other:
+            second = new_token()
+            other.headers["authorization"] = f"Bearer {second}"
+            reload_with(at, "coder", at.tokens["coder"], second)
+            await http.post("/hooks/claude-code", json=CLAUDE, headers={"meup-defer": "0.01"})
+            await proposed(at.space)
+            await yes(at.space.proposals.get(at.space.proposals[0]))
+            await until(lambda: at.space.proposals[0].state == "permitted")
+            host = connect(at)
+            ask_by(host, at, "meup-defer: 50")
+            await begun.wait()
+            async with anyio.create_task_group() as tasks:
+                waits = partial(other.post, "/hooks/claude-code")
+                tasks.start_soon(partial(waits, json={**CLAUDE, "tool_use_id": "another"}))
+                await proposed(at.space, 2)
+                reload_with(at, "coder", second)
+                host.close()
+                may_go_on.set()
+                assert await settled(at.space) == "fulfilled"
+                report = at.space.proposals[0].report
+                assert report is not None
+                assert report.outcome == "not_run"
+                tasks.cancel_scope.cancel()
 
 
 async def test_a_token_that_becomes_void_while_a_request_is_read_asks_nothing() -> None:
