@@ -220,10 +220,8 @@ CASES: Final = (
 )
 
 
-def _app_server_cases() -> tuple[Case, ...]:
-    """Those of a client beside Codex's own terminal, of which the first answer counts."""
-    door: Door = "codex-app-server"
-    no = "rejected by user"
+def _without_terminal(door: Door, no: str) -> tuple[Case, ...]:
+    """Those of `meup codex` in which nobody answers at its terminal."""
     return (
         Case(door, "allow", True, "", "fulfilled"),
         Case(door, "deny", False, no, "rejected"),
@@ -234,6 +232,15 @@ def _app_server_cases() -> tuple[Case, ...]:
         Case(door, "500", False, no, ""),
         Case(door, "junk", False, no, ""),
         Case(door, "silence", False, no, ""),
+    )
+
+
+def _app_server_cases() -> tuple[Case, ...]:
+    """Those of a client beside Codex's own terminal, of which the first answer counts."""
+    door: Door = "codex-app-server"
+    no = "rejected by user"
+    return (
+        *_without_terminal(door, no),
         # The server goes on until its turn has ended, so the call waits on.
         Case(door, "interrupted by INT", False, no, "rejected"),
         Case(door, "interrupted by TERM", False, no, "rejected"),
@@ -255,15 +262,7 @@ def _mcp_approval_cases() -> tuple[Case, ...]:
     door: Door = "codex-mcp-approval"
     no = "user rejected"
     return (
-        Case(door, "allow", True, "", "fulfilled"),
-        Case(door, "deny", False, no, "rejected"),
-        Case(door, "edit", False, no, "withdrawn"),
-        Case(door, "time-out", False, no, "expired"),
-        Case(door, "gateway killed", False, no, ""),
-        Case(door, "refused connection", False, no, ""),
-        Case(door, "500", False, no, ""),
-        Case(door, "junk", False, no, ""),
-        Case(door, "silence", False, no, ""),
+        *_without_terminal(door, no),
         Case(door, "interrupted by KILL", False, "", "withdrawn"),
         Case(door, "interrupted by its own API", False, "", "withdrawn"),
         Case(door, "yes at the terminal", True, "", "withdrawn"),
