@@ -27,7 +27,7 @@ async def review_division(proposal: Proposal) -> None:
         await proposal.fulfill()
 
 
-# These do no harm. What no handler matches is rejected without our doing.
+# These do no harm. A proposal addressed to us that no handler matches is rejected by itself.
 @agent.on_proposal(tool=["add", "summarize"])
 async def approve(proposal: Proposal, ctx: Context) -> None:
     # If the proposer withdraws now, the tool is cancelled, and so are we.
