@@ -27,7 +27,8 @@ async def review_division(proposal: Proposal) -> None:
         await proposal.fulfill()
 
 
-# These do no harm. A proposal addressed to us that no handler matches is rejected by itself.
+# These do no harm. A proposal that is addressed to us, and that no handler
+# matches, is rejected without our doing.
 @agent.on_proposal(tool=["add", "summarize"])
 async def approve(proposal: Proposal, ctx: Context) -> None:
     # If the proposer withdraws now, the tool is cancelled, and so are we.
