@@ -40,8 +40,10 @@ from meup_agent.gateway.cluster.relay import (
 )
 from meup_agent.gateway.cluster.routing import space_of, space_of_messages
 from meup_agent.gateway.edge.listener import (
+    ConnectionEnds,
     HandshakeLimiter,
     address_of,
+    ends_of,
     forwarded_for,
     max_handshakes,
 )
@@ -140,8 +142,7 @@ class ConnectionForwarder:
         ``None``: it is answered here.
         """
         runtime = self._runtime
-        peer = transport.get_extra_info("peername")
-        if not runtime.accepting or (isinstance(peer, tuple) and peer[:2] in forwarded_for):
+        if not runtime.accepting or ends_of(transport) in forwarded_for:
             return None  # forwarded once is enough: a space may be on its way
         space = space_of(head, runtime)
         if space is None:
@@ -190,7 +191,7 @@ class ConnectionForwarder:
                 return
             await member[0].readexactly(len(arrival.head))
             here = await self._dial_here(arrival)
-            own_end = here[1].get_extra_info("sockname")[:2]
+            ends = ends_dialled(here[1])
             try:
                 here[1].write(arrival.head)
                 answer = await _read_head(here[0])
@@ -205,7 +206,7 @@ class ConnectionForwarder:
                     return
             finally:
                 close_soon(here[1])
-                forwarded_for.pop(own_end, None)
+                forwarded_for.pop(ends, None)
             # This gateway counted a connection that does not join; the owner counts it anew.
             of_page = b"\norigin:" in arrival.head.lower()
             self._runtime.join_throttle.joined(arrival.address, of_page=of_page)
@@ -242,7 +243,7 @@ class ConnectionForwarder:
         self, space: str, arrival: Arrival, member: StreamPair, came: bytes | None = None
     ) -> None:
         """Forward a connection; of one whose handshake was answered here, with what came since."""
-        owner, there, own_end = await self._dial_in_time(space, arrival)
+        owner, there, ends = await self._dial_in_time(space, arrival)
         try:
             if came is not None:
                 there[1].write(arrival.head)
@@ -260,13 +261,12 @@ class ConnectionForwarder:
                 self._forwarded.pop(relaying, None)
         finally:
             close_soon(there[1])
-            if owner is None:  # else another connection may go out from that place, to here
-                forwarded_for.pop(own_end, None)
+            forwarded_for.pop(ends, None)
 
     async def _dial_in_time(
         self, space: str, arrival: Arrival
-    ) -> tuple[NodeHeartbeat | None, StreamPair, tuple[str, int]]:
-        """The gateway that has a space, a connection to it, and where that comes from."""
+    ) -> tuple[NodeHeartbeat | None, StreamPair, ConnectionEnds]:
+        """The gateway that has a space, a connection to it, and the ends of that."""
         problem = "nobody has it"
         try:
             async with asyncio.timeout(GREETING_SECONDS):
@@ -275,7 +275,7 @@ class ConnectionForwarder:
                     try:
                         there = await self._dial(owner, arrival)
                         # Now: a connection over TLS that has ended does not say it any more.
-                        return owner, there, there[1].get_extra_info("sockname")[:2]
+                        return owner, there, ends_dialled(there[1])
                     except (OSError, EOFError, ValueError) as failed:
                         problem = str(failed) or repr(failed)
                         if owner is not None:
@@ -425,15 +425,21 @@ async def dial_own(
     if own is None:
         raise ConnectionRefusedError("this gateway does not serve HTTP")
     there = await _connect(*own)
-    own_end = there.getsockname()[:2]
+    ends = ConnectionEnds(there.getsockname()[:2], there.getpeername()[:2])
     # Before the first byte: with that the gateway asks where the connection comes from.
-    forwarded_for[own_end] = address
+    forwarded_for[ends] = address
     try:
         return await _open_streams(there, context)
     except BaseException:
-        forwarded_for.pop(own_end, None)
+        forwarded_for.pop(ends, None)
         there.close()
         raise
+
+
+def ends_dialled(writer: asyncio.StreamWriter) -> ConnectionEnds:
+    """The ends of a connection that was dialled here."""
+    near, far = (writer.get_extra_info(name)[:2] for name in ("sockname", "peername"))
+    return ConnectionEnds(near, far)
 
 
 # --- the owner ---
@@ -493,13 +499,13 @@ class ForwardingListener:
             elif not isinstance(error, (OSError, EOFError)):
                 raise
             return
-        own_end = own[1].get_extra_info("sockname")[:2]
+        ends = ends_dialled(own[1])
         try:
             proof = proof_of(self._token, b"owner", theirs, self._fingerprint)
             writer.write(self._fingerprint + proof)
             await relay((reader, writer), own)
         finally:
-            forwarded_for.pop(own_end, None)
+            forwarded_for.pop(ends, None)
 
     async def _greet(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -13,12 +13,12 @@ import socket
 import ssl
 import sys
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
 from importlib import import_module
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 import aiofastnet
 from picows import (
@@ -432,23 +432,50 @@ def _move(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, came: by
     loop.call_soon(feed, protocol, moved, came)
 
 
-forwarded_for: Final[dict[tuple[str, int], str]] = {}
-"""Addresses of members whose connections another gateway forwarded, by the address and port from
-which this process dials itself for each."""
+class ConnectionEnds(NamedTuple):
+    """Address and port of who dialled a connection, and those that were dialled.
+
+    A port of the dialling end alone may have connections to several places at once.
+    """
+
+    dialler: tuple[str, int]
+    dialled: tuple[str, int]
+
+
+forwarded_for: Final[dict[ConnectionEnds, str]] = {}
+"""Addresses of members whose connections another gateway forwarded, by the ends of the connection
+to itself that this process dials for each."""
+
+
+def ends_of(wire: asyncio.BaseTransport) -> ConnectionEnds | None:
+    """The ends of a connection that came in; ``None`` at a Unix socket, or if they are unknown."""
+    far, near = (
+        cast("tuple[Any, ...] | str | None", wire.get_extra_info(name))
+        for name in ("peername", "sockname")
+    )
+    if not isinstance(far, tuple) or not isinstance(near, tuple):
+        return None
+    return ConnectionEnds(far[:2], near[:2])
 
 
 def address_of(wire: asyncio.BaseTransport) -> str:
-    """The other end's address, without its port; empty at a Unix socket, or if it is unknown."""
-    peer = cast("tuple[Any, ...] | str | None", wire.get_extra_info("peername"))
-    return address_of_peer(peer[:2]) if isinstance(peer, tuple) else ""
+    """The other end's address, without its port; empty at a Unix socket, or if it is unknown.
+
+    Of a forwarded connection, that of the member.
+    """
+    ends = ends_of(wire)
+    return "" if ends is None else forwarded_for.get(ends, ends.dialler[0])
 
 
-def address_of_peer(peer: tuple[str, int] | tuple[Any, ...] | None) -> str:
-    """The address of a peer with its port; of a forwarded connection, that of the member."""
-    if peer is None:
+def address_of_client(scope: Mapping[str, Any]) -> str:
+    """The same of a request that a server of ASGI took."""
+    client, server = scope.get("client"), scope.get("server")
+    if client is None:
         return ""
-    host, port = peer
-    return forwarded_for.get((str(host), port), str(host))
+    address = str(client[0])
+    if server is None:
+        return address
+    return forwarded_for.get(ConnectionEnds((address, client[1]), tuple(server)), address)
 
 
 def peer_of(wire: asyncio.BaseTransport) -> str:

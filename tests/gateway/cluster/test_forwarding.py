@@ -1,12 +1,12 @@
 """A gateway forwards to owners of spaces, and only by the cluster's token."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx
@@ -18,7 +18,7 @@ from meup_agent.gateway.cluster import forwarding
 from meup_agent.gateway.cluster import relay as relays
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.config_file import load_config
-from meup_agent.gateway.edge.listener import forwarded_for
+from meup_agent.gateway.edge.listener import ConnectionEnds, forwarded_for
 from tests.gateway.cluster.test_takeover import Standby
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import nats_config
@@ -201,27 +201,21 @@ async def test_a_caller_of_another_machine_is_not_local_where_it_is_forwarded_to
             assert (await client.get(place)).status_code == 401
 
 
-async def test_an_address_of_a_member_is_known_while_another_is_forwarded_from_its_port(
-    tmp_path: Path, ports: list[int], monkeypatch: pytest.MonkeyPatch
+async def test_who_dials_from_the_port_of_a_forwarded_connection_is_forwarded_itself(
+    tmp_path: Path, ports: list[int]
 ) -> None:
     """Linux gives one local port to connections to different places."""
     async with two(tmp_path, ports) as (first, second, _, _):
-        url = f"ws://127.0.0.1:{second.port}/ws?space=demo"
-        dialled = list[tuple[forwarding.ConnectionForwarder, tuple[str, int]]]()
-        dial = forwarding.ConnectionForwarder._dial
-
-        async def note(self: Any, owner: Any, arrival: Any) -> relays.StreamPair:
-            there = await dial(self, owner, arrival)
-            dialled.append((self, there[1].get_extra_info("sockname")[:2]))
-            forwarded_for[dialled[0][1]] = "192.0.2.1"  # as if it were one of here to here
-            return there
-
-        monkeypatch.setattr(forwarding.ConnectionForwarder, "_dial", note)
-        async with open_websocket(url, first.token("alice")):
-            pass
-        ((forwarder, port),) = dialled
-        await forwarder.end()
-        assert forwarded_for.pop(port) == "192.0.2.1"
+        with socket.socket() as dialling:
+            dialling.bind(("127.0.0.1", 0))
+            from_here = ConnectionEnds(dialling.getsockname(), ("127.0.0.1", first.port))
+            forwarded_for[from_here] = "192.0.2.1"
+            dialling.connect(("127.0.0.1", second.port))
+            url = f"ws://127.0.0.1:{second.port}/ws?space=demo"
+            async with open_websocket(url, first.token("alice"), sock=dialling) as alice:
+                await alice.send(envelope("alice", id="1"))
+                await hear_chats(alice, 1)
+        assert forwarded_for.pop(from_here) == "192.0.2.1"
 
 
 @pytest.mark.parametrize("shown", ["its own", "another"])

@@ -20,7 +20,7 @@ from meup_agent.gateway.console.local_session import check_entry
 from meup_agent.gateway.console.sign_in import SESSION_AGE, RequestDenied, check_csrf
 from meup_agent.gateway.edge.handshake import bearer
 from meup_agent.gateway.edge.http.context import authenticate
-from meup_agent.gateway.edge.listener import address_of_peer
+from meup_agent.gateway.edge.listener import address_of_client
 
 SEAL_COOKIE: Final = "_form"
 """Ending of the cookie's name for a browser without a session."""
@@ -42,7 +42,7 @@ async def sign_in(context: PageContext) -> Response:
     if not 0 < len(token) <= MAX_TOKEN_CHARS:
         return _refused(context, UNAUTHORIZED, "Paste the token of a participant.")
     try:
-        address = address_of_peer(context.request.client)
+        address = address_of_client(context.request.scope)
         identity = context.state.runtime.identify(token, address)
         check_entry(context.state.runtime, identity)
     except NotAdmitted as refused:

@@ -30,7 +30,7 @@ from meup_agent.gateway.auth import (
     NotAdmitted,
 )
 from meup_agent.gateway.edge.handshake import bearer
-from meup_agent.gateway.edge.listener import address_of_peer
+from meup_agent.gateway.edge.listener import address_of_client
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.owner import SpaceServer
@@ -100,7 +100,7 @@ def authenticate(
     try:
         if authorization is None:
             raise NotAdmitted(UNAUTHORIZED, "send the header Authorization: Bearer <token>")
-        return runtime.identify(bearer(authorization), address_of_peer(request.client), named)
+        return runtime.identify(bearer(authorization), address_of_client(request.scope), named)
     except NotAdmitted as refused:
         runtime.counters.not_admitted[refused.status] += 1
         raise

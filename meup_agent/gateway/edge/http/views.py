@@ -37,7 +37,7 @@ from meup_agent.gateway.edge.http.context import (
     read_time,
 )
 from meup_agent.gateway.edge.http.messages import page_size
-from meup_agent.gateway.edge.listener import address_of_peer
+from meup_agent.gateway.edge.listener import address_of_client
 from meup_agent.gateway.logs import quote
 from meup_agent.gateway.network import is_loopback
 from meup_agent.gateway.runtime import GatewayRuntime
@@ -226,7 +226,7 @@ def _is_local(runtime: GatewayRuntime, request: Request) -> bool:
     """
     asked = host_name(request.headers.get("host", ""))
     forwarded = is_forwarded(request.headers.keys())
-    address = address_of_peer(request.client)  # of one that another gateway forwarded, the caller's
+    address = address_of_client(request.scope)  # of one that is forwarded, the caller's
     is_here = is_loopback(asked) and (not address or is_loopback(address))
     return runtime.local_http and is_here and not forwarded
 
