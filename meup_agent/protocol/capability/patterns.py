@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -395,25 +395,31 @@ def _compile_narrow(pattern: str) -> tuple[StringMatch, int]:
 def _one_star(form: re.Match[str], barred: re.Pattern[str] | None) -> StringMatch:
     """One star with letters around it: ``read_*``, ``*.txt``, ``/public/*``."""
     path, begun, tail = form.groups()
-    start = path + begun
+    # A closure would be eight objects to the garbage collector, and a policy has thousands of them.
+    return partial(_takes_star, path + begun, tail, begun == "", barred)
+
+
+def _takes_star(
+    start: str,
+    tail: str,
+    begins_segment: bool,
+    barred: re.Pattern[str] | None,
+    text: str,
+    work: WorkBudget,
+) -> bool:
     from_star = len(start)
-    shortest = from_star + (len(tail) or not begun)
-
-    def match(text: str, work: WorkBudget) -> bool:
-        if not (
-            text.startswith(start)
-            and text.endswith(tail)
-            and len(text) >= shortest
-            and text.find("/", from_star) < 0
-            and (begun != "" or text[from_star] != ".")
-        ):
-            return False
-        if barred is None:
-            return True
-        work.spend(len(text))
-        return barred.search(text, from_star, len(text) - len(tail)) is None
-
-    return match
+    if not (
+        text.startswith(start)
+        and text.endswith(tail)
+        and len(text) >= from_star + (len(tail) or begins_segment)
+        and text.find("/", from_star) < 0
+        and not (begins_segment and text[from_star] == ".")
+    ):
+        return False
+    if barred is None:
+        return True
+    work.spend(len(text))
+    return barred.search(text, from_star, len(text) - len(tail)) is None
 
 
 def _tree(root: str) -> StringMatch:
@@ -497,8 +503,9 @@ def _compile_wide(pattern: str) -> tuple[StringMatch, int]:
         return lambda text, work: True, 1
     plain = plain_glob(pattern)
     if _SPECIAL.isdisjoint(pattern) and pattern.count("**") <= MAX_TREES:
-        small = _in_pieces(pattern.casefold())
-        return _has_pieces(small, _in_pieces("".join(map(fold_letter, plain)))), 1
+        small, folded = pattern.casefold(), "".join(map(fold_letter, plain))
+        pieces = _in_pieces(small)
+        return _has_pieces(pieces, pieces if folded == small else _in_pieces(folded)), 1
     forms = {_WideParser(pattern).sequence(): None}
     # A backslash may be meant as what parts a path, too.
     for glob in (plain, plain_glob(pattern.replace("\\", "/"))):
@@ -815,9 +822,9 @@ class Strings:
         """The test for a kind, as :func:`compile_kind` describes it."""
         return _negatable(self._kind, pattern, place, reading)
 
-    def text(self, pattern: str, place: str) -> StringMatch:
+    def text(self, pattern: str, place: str, reading: Reading = Reading.NARROW) -> StringMatch:
         """The test for any text, with or without ``!``."""
-        return _negatable(self.compile, pattern, place, Reading.NARROW)
+        return _negatable(self.compile, pattern, place, reading)
 
     def _kind(self, body: str, place: str, reading: Reading) -> StringMatch:
         if body == "*":
@@ -929,7 +936,7 @@ def plain_beginnings(body: str) -> tuple[str, ...]:
     if is_exact(body):
         return body.casefold(), fold_text(body)
     # The forms in which a glob is read widely.
-    plain = {plain_glob(body), plain_glob(body.replace("\\", "/"))}
+    plain = {plain_glob(each) for each in {body, body.replace("\\", "/")}}
     folded = ("".join(map(fold_letter, begins(each))) for each in plain)
     heads = tuple(dict.fromkeys([begins(body).casefold(), *folded]))
     return heads if all(heads) else ()
@@ -1164,6 +1171,13 @@ class PatternCompiler:
     def compile(self, pattern: object, place: str) -> Match:
         """Compile a pattern; InvalidPattern names what of it does not compile."""
         return self._value(pattern, _Spot(place))
+
+    def compile_text(self, pattern: object, place: str) -> StringMatch:
+        """Compile a pattern of what is always a text: no array is tried."""
+        if not isinstance(pattern, str):
+            return self._node(pattern, _Spot(place))
+        self.count(place)
+        return self.strings.text(pattern, place, self.reading)
 
     def _value(self, pattern: object, at: _Spot) -> Match:
         compiled = self._node(pattern, at)
