@@ -156,8 +156,9 @@ class PolicyRule:
     @property
     def named(self) -> frozenset[str]:
         """The arguments that it names, with or without wildcards; a path names none."""
+        # A key that is no text, such as YAML's `no`, is refused where the rule is compiled.
         return frozenset(
-            key for each in as_patterns(self.arguments) for key in each if not is_path(key)
+            key for each in as_patterns(self.arguments) for key in each if not is_path(str(key))
         )
 
     @property
