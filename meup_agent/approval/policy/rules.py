@@ -859,7 +859,7 @@ class _CallMatch(NamedTuple):
 
     method: StringMatch
     tool: StringMatch
-    names: Match  # of target and proposer
+    names: Mapping[str, StringMatch]  # of target and proposer
     arguments: Match
 
     def takes_tool(self, method: str, tool: str, work: WorkBudget) -> bool:
@@ -867,7 +867,10 @@ class _CallMatch(NamedTuple):
 
     def takes(self, arguments: dict[str, Any], names: dict[str, str], work: WorkBudget) -> bool:
         """True if it takes a call of a tool that it takes."""
-        return self.names(names, work) and self.arguments(arguments, work)
+        for key, matches in self.names.items():
+            if key not in names or not matches(names[key], work):
+                return False
+        return self.arguments(arguments, work)
 
 
 class _CompiledRule(NamedTuple):
@@ -1214,7 +1217,7 @@ def _match(
         if "arguments" in pattern:
             of_arguments = ArgumentCompiler(reading, others)
             arguments = of_arguments.compile(pattern["arguments"], "arguments")
-        named = compiler.compile(names, "") if names else _take_all
+        named = {key: compiler.compile_text(each, key) for key, each in names.items()}
     except InvalidPattern as error:
         raise ConfigurationError(f"rules[{index}].{error}") from None
     return _CallMatch(method, tool, named, arguments)
