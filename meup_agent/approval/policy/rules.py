@@ -7,11 +7,13 @@ than its author meant would decide in silence.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
 from enum import StrEnum
@@ -859,7 +861,7 @@ class _CallMatch(NamedTuple):
 
     method: StringMatch
     tool: StringMatch
-    names: Mapping[str, StringMatch]  # of target and proposer
+    names: tuple[tuple[str, StringMatch], ...]  # of target and proposer
     arguments: Match
 
     def takes_tool(self, method: str, tool: str, work: WorkBudget) -> bool:
@@ -867,7 +869,7 @@ class _CallMatch(NamedTuple):
 
     def takes(self, arguments: dict[str, Any], names: dict[str, str], work: WorkBudget) -> bool:
         """True if it takes a call of a tool that it takes."""
-        for key, matches in self.names.items():
+        for key, matches in self.names:
             if key not in names or not matches(names[key], work):
                 return False
         return self.arguments(arguments, work)
@@ -879,8 +881,15 @@ class _CompiledRule(NamedTuple):
     match: _CallMatch  # an allow's in the narrow reading, any other's in the wide one
     narrow: _CallMatch
     decision: PolicyDecision
-    doubted: PolicyDecision  # about a call that only the wide reading takes
     lines: LinePatterns | None  # of command lines and files
+
+    @property
+    def doubted(self) -> PolicyDecision:
+        """The decision about a call that only the wide reading takes."""
+        if isinstance(self.rule, LimitRule):
+            return self.decision
+        why = f"{self.decision.rule} may mean it: it matches in the wide reading"
+        return replace(self.decision, why=why)
 
 
 class _ToolRule(NamedTuple):
@@ -922,6 +931,21 @@ class _ToolRules:
         return [self.rules[number] for number in numbers]
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the garbage collector while thousands of rules are compiled, of which none is garbage.
+
+    It would go through all objects of the process several times meanwhile.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class RuleSet:
     """Rules that decide calls, and know nothing of agents.
 
@@ -937,6 +961,7 @@ class RuleSet:
         ConfigurationError: A pattern does not compile, or a name is given twice.
     """
 
+    @_collector_paused()
     def __init__(self, rules: Iterable[PolicyRule]) -> None:
         self.rules = tuple(rules)
         if len(self.rules) > MAX_RULES:
@@ -1113,7 +1138,6 @@ def _in_doubt(decision: PolicyDecision) -> PolicyDecision:
 
 
 _NAMED: Final = frozenset({"proposer", "target"})
-_NOT_NAMED: Final = frozenset({"method", "tool", "arguments", *LINE_KEYS})
 
 
 def _names(call: Call, proposer: str) -> dict[str, str]:
@@ -1152,7 +1176,7 @@ def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) ->
     narrow = _match(rule, pattern, Reading.NARROW, index)
     takes = narrow if isinstance(rule, AllowRule) else _match(rule, pattern, Reading.WIDE, index)
     verdict = Verdict(rule.then if isinstance(rule, LimitRule) else rule.verdict)
-    why, doubt = f"it matches {name}", f"{name} may mean it: it matches in the wide reading"
+    why = f"it matches {name}"
     given: dict[str, Any] = {}
     match rule:
         case QuorumRule():
@@ -1164,7 +1188,7 @@ def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) ->
         case LimitRule():
             calls = "1 call" if rule.count == 1 else f"{rule.count} calls"
             over = f"more than {calls} in {rule.every:g} s"
-            why = doubt = f"{over}, the limit of {name}"
+            why = f"{over}, the limit of {name}"
             reason = str(Reason.RESOURCE_LIMIT) if verdict is Verdict.DENY else ""
             given = {"reason": reason, "explain": over}
         case _:
@@ -1174,9 +1198,7 @@ def _compile(rule: PolicyRule, name: str, text: str, digest: str, index: int) ->
     decision = PolicyDecision(
         verdict, name, why=why, policy=digest, number=index, text=text, **given
     )
-    doubted = replace(decision, why=doubt)
-    lines = _compile_lines(rule, index)
-    return _CompiledRule(rule, pattern, takes, narrow, decision, doubted, lines)
+    return _CompiledRule(rule, pattern, takes, narrow, decision, _compile_lines(rule, index))
 
 
 def _compile_lines(rule: PolicyRule, index: int) -> LinePatterns | None:
@@ -1197,37 +1219,30 @@ def _compile_lines(rule: PolicyRule, index: int) -> LinePatterns | None:
 def _match(
     rule: PolicyRule, pattern: Mapping[str, Any], reading: Reading, index: int
 ) -> _CallMatch:
-    names = {key: value for key, value in pattern.items() if key not in _NOT_NAMED}
-    if names and (unknown := names.keys() - _NAMED):
-        raise AssertionError(f"no call has {', '.join(unknown)}: add it to _names")
     compiler = PatternCompiler(reading)
     others = rule.others_free if isinstance(rule, AllowRule) else None
     if others is not None and rule.reads_line:
         others = {*others, *keys_beside()}
-    method: StringMatch = _TOOL_CALLS[reading]
-    tool: StringMatch = _take_all
     arguments: Match = _take_all
+    texts: dict[str, StringMatch] = {"method": _TOOL_CALLS[reading], "tool": _take_all}
     try:
-        if rule.method == TOOL_CALL:
-            compiler.count("method")
-        else:
-            method = compiler.compile_text(pattern["method"], "method")
-        if "tool" in pattern:
-            tool = compiler.compile_text(pattern["tool"], "tool")
-        if "arguments" in pattern:
-            of_arguments = ArgumentCompiler(reading, others)
-            arguments = of_arguments.compile(pattern["arguments"], "arguments")
-        named = {key: compiler.compile_text(each, key) for key, each in names.items()}
+        for key, value in pattern.items():
+            if key == "arguments":
+                arguments = ArgumentCompiler(reading, others).compile(value, key)
+            elif key not in LINE_KEYS and (key, value) != _TOOL_CALL:
+                texts[key] = compiler.compile_text(value, key)
     except InvalidPattern as error:
         raise ConfigurationError(f"rules[{index}].{error}") from None
-    return _CallMatch(method, tool, named, arguments)
+    method, tool = texts.pop("method"), texts.pop("tool")
+    if unknown := texts.keys() - _NAMED:
+        raise AssertionError(f"no call has {', '.join(unknown)}: add it to _names")
+    return _CallMatch(method, tool, tuple(texts.items()), arguments)
 
 
 def _take_all(value: object, work: WorkBudget) -> bool:
     return True
 
 
-_TOOL_CALLS: Final = {
-    each: PatternCompiler(each).compile_text(TOOL_CALL, "method") for each in Reading
-}
+_TOOL_CALL: Final = ("method", TOOL_CALL)
+_TOOL_CALLS: Final = {each: PatternCompiler(each).compile_text(TOOL_CALL, "") for each in Reading}
 """The test of the method that nearly every rule is for, by its reading."""
