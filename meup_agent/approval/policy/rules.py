@@ -414,7 +414,7 @@ def _is_text(given: object) -> TypeGuard[str]:
 
 def _read_texts(given: object, key: str) -> Sequence[str]:
     """The patterns of names: anything but texts would never match."""
-    if not isinstance(given, str | list | tuple | None) or given in ([], ()):
+    if not isinstance(given, str | list | tuple) or given in ([], ()):
         raise ConfigurationError(f"{key}: expected a pattern or a list of patterns")
     texts: list[str] = []
     for item in as_patterns(given):

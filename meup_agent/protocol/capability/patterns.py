@@ -63,6 +63,8 @@ class Reading(Enum):
     NARROW = "narrow"
     WIDE = "wide"
 
+    __hash__ = object.__hash__  # that of an enum is a call in Python
+
     @property
     def opposite(self) -> Reading:
         """The reading of what stands behind a ``!``."""
