@@ -313,7 +313,6 @@ class Request:
         id: The id of its envelope.
         sender: The participant that sent it.
         method: The MCP method.
-        params: The method's parameters, ``_meta`` included; a copy of its own.
         proposal: The id of the proposal that it carries out; ``None`` if it carries out none.
         proposer: The participant whose proposal that is, as its sender says (PROTOCOL 4.4).
         envelope: The request as it came.
@@ -324,10 +323,15 @@ class Request:
         self.id = envelope.id
         self.sender = envelope.sender
         self.method = call.method
-        self.params: dict[str, Any] = copy.deepcopy(call.params)
         self.proposer = proposer if isinstance(proposer, str) and envelope.correlation else None
         self.proposal = envelope.correlation[0] if self.proposer is not None else None
         self.envelope = envelope
+
+    @functools.cached_property
+    def params(self) -> dict[str, Any]:
+        """The method's parameters, ``_meta`` included: a copy of its own."""
+        # Decoded anew: a third of the time of a deep copy.
+        return payloads.read_call(self.envelope.payload).params
 
     def __repr__(self) -> str:
         """The sender and the method."""
