@@ -139,8 +139,10 @@ def _values(call: Any, where: tuple[str, ...]) -> frozenset[object]:
 
 def _is_left_to_asyncio(call: Any, path: Path) -> bool:
     """True for a variant on uvloop of what has no socket."""
+    if _loop(call) != "uvloop":
+        return False
     folders = path.relative_to(TESTS).parts
-    return _loop(call) == "uvloop" and (
+    return (
         "memory" in _parameters(call) or "journal" in folders or ABOUT_SOCKETS.isdisjoint(folders)
     )
 
