@@ -101,6 +101,13 @@ class SharedValues:
         """Let a key have a value, for some time from then on."""
         self._later(lambda: self._put(key, value))
 
+    def replace_later(self, key: str, value: bytes) -> None:
+        """Let a key that has a value have another, for some time from then on.
+
+        One that was removed stays so, even if that was asked for a moment ago.
+        """
+        self._later(lambda: self._replace(key, value))
+
     def remove_later(self, key: str) -> None:
         """Remove a value, and every trace of it."""
         self._later(lambda: self._purge(key))
@@ -148,6 +155,14 @@ class SharedValues:
 
     async def _put(self, key: str, value: bytes) -> None:
         await (await self._open()).put(key, value)
+
+    async def _replace(self, key: str, value: bytes) -> None:
+        from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
+
+        bucket = await self._open()
+        # Another write may come between the two: then what that left is not replaced.
+        with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
+            await bucket.update(key, value, last=(await bucket.get(key)).revision)
 
     async def _purge(self, key: str) -> None:
         # A value that is deleted leaves a message that says so; of these there would be many.

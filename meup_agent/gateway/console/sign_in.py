@@ -207,7 +207,7 @@ class BrowserSessions:
         session.used = at
         if self.store is not None and at - session.told > USED_SECONDS:
             session.told = at
-            self.store.put_later(key.hex(), self._kept(session))
+            self.store.replace_later(key.hex(), self._kept(session))
         self._sessions.move_to_end(key)
         return session
 

@@ -93,6 +93,28 @@ async def test_a_session_that_is_not_used_ends(config: Config) -> None:
         assert not await is_signed_in(await moved(browser, second))
 
 
+async def test_who_signs_out_as_the_session_is_used_stays_signed_out(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = SharedValues._replace
+
+    async def slowly(values: SharedValues, key: str, value: bytes) -> None:
+        await asyncio.sleep(0.1)  # longer than a removal takes
+        await replace(values, key, value)
+
+    monkeypatch.setattr(SharedValues, "_replace", slowly)
+    async with open_site(config) as first:
+        browser = await first.browser("you")
+        form = await browser.fields("/inbox", "/sign-out")
+        before = dict(browser.client.cookies)
+        first.clock.now += USED_SECONDS + 1
+        assert (await browser.post("/sign-out", form)).status_code == 303
+    async with open_site(config) as second:
+        browser.client.cookies.clear()
+        browser.client.cookies.update(before)
+        assert not await is_signed_in(await moved(browser, second))
+
+
 async def test_a_link_opens_one_session_at_any_gateway(config: Config) -> None:
     async with open_site(config) as first:
         links = [link_of(first) for _ in range(2)]
