@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, fields
 from difflib import get_close_matches
@@ -932,7 +932,7 @@ class _ToolRules:
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def _collector_paused() -> Generator[None]:
     """Pause the garbage collector while thousands of rules are compiled, of which none is garbage.
 
     It would go through all objects of the process several times meanwhile.
