@@ -160,7 +160,7 @@ class SharedValues:
         from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
         bucket = await self._open()
-        # Another write may come between the two: then what that left is not replaced.
+        # What is written or removed between the two stays.
         with suppress(KeyNotFoundError, KeyWrongLastSequenceError):
             await bucket.update(key, value, last=(await bucket.get(key)).revision)
 

@@ -468,7 +468,7 @@ def address_of(wire: asyncio.BaseTransport) -> str:
 
 
 def address_of_client(scope: Mapping[str, Any]) -> str:
-    """The same of a request that a server of ASGI took."""
+    """The address of who sent a request, by its ASGI scope; of a forwarded one, the member's."""
     client, server = scope.get("client"), scope.get("server")
     if client is None:
         return ""
