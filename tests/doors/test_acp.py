@@ -144,7 +144,7 @@ async def desk(
             *arguments,
             env=environment(variables),
             cwd=ROOT,
-            transport_kwargs={"limit": limit, "stderr": None},
+            transport_kwargs={"limit": limit, "stderr": None, "shutdown_timeout": PATIENCE},
         ) as (connection, process):
             await connection.initialize(protocol_version=1)
             made = Desk(connection, editor, stage.spaces["ann"], process, stage)

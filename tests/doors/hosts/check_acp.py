@@ -111,7 +111,7 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
             *("-m", "meup_agent.cli", *where, "--", *agent),
             env=environment({"MEUP_TOKEN": token}),
             cwd=ROOT,
-            transport_kwargs={"limit": 1 << 20, "stderr": None},
+            transport_kwargs={"limit": 1 << 20, "stderr": None, "shutdown_timeout": PATIENCE},
         )
         connection, _ = await stack.enter_async_context(peers)
         if case.what == OTHER_TOKEN and at is not None:
