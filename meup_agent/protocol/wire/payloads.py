@@ -445,8 +445,8 @@ def number(value: object) -> float | None:
 
 def is_refusal(response: object) -> bool:
     """True if a response says that the request was refused: nothing was carried out for it."""
-    data = as_object(as_object(as_object(response).get("error")).get("data"))
-    return data.get("reason") == REFUSED
+    error = as_object(response).get("error")
+    return error is not None and as_object(as_object(error).get("data")).get("reason") == REFUSED
 
 
 def is_failure(response: object) -> bool:

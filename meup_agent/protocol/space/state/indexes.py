@@ -294,11 +294,13 @@ class ItemIndex:
 
     def every(self, envelope_id: str) -> Iterator[KnownItem]:
         """All items under an id, also those in whose place there is another of their sender."""
-        return chain(self.under(envelope_id), self.ended.under(envelope_id).values())
+        opened = self.open.by_id.get(envelope_id, _NOTHING)
+        ended = self.ended.by_id.get(envelope_id, _NOTHING)
+        return chain(opened.values(), ended.values())
 
     def end(self, item: OpenItem) -> None:
         """Note the end of an open item."""
-        sender, envelope_id = item.key
+        sender, envelope_id = item.envelope.sender, item.envelope.id
         self.open.pop(sender, envelope_id)
         fulfills = 0 if item.fulfills is None else item.fulfills.number
         ended = EndedItem(sender, item.envelope.to, item.state, fulfills, item.listing)

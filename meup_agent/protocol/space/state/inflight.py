@@ -370,22 +370,22 @@ class InFlight:
 
         ``rule`` is that by which a proposal was decided; ``failed``: its answer is an error.
         """
-        sender = item.proposer
-        if item.is_proposal and not item.state.is_pending:
+        sender, is_proposal = item.proposer, item.is_proposal
+        if is_proposal and not item.state.is_pending:
             self._ended += 1
             item.decision = ItemDecision(self._ended, self.at, rule)
             key = (sender, item.number)
             size = item.size + sum(len(each.raw_payload) for each in item.carried_out or ())
             self._decided.put(key, item, self.at / 1_000_000, size=size)
         shelf = self._shelf_of(item)
-        if shelf.get(item.key) is not item:
+        if shelf.get((sender, item.envelope.id)) is not item:
             return
         shelf.end(item)
         self._in_order.pop(item.number, None)
         self._kept_bytes[sender] -= item.size
         if not self._kept_bytes[sender]:
             del self._kept_bytes[sender]
-        if item.is_proposal:
+        if is_proposal:
             self._cancelled_requests.forget_all_of(item)
             self._note_change(
                 item,
