@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MAX_EXPANDED: Final = 2_000
 # What expansions leave in a text, before it is taken apart: noncharacters, which no line has.
 _OPEN, _COMMA, _CLOSE, _BLANK = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 _UNMARKED: Final = {ord(_OPEN): "{", ord(_COMMA): ",", ord(_CLOSE): "}"}
-_CHOICE: Final = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+_MARKS: Final = re.compile(f"[{_OPEN}{_COMMA}{_CLOSE}]")
 _VARIABLE: Final = re.compile(r"\$(?:([A-Za-z_]\w*|[0-9?#@*!$_-])|\{([A-Za-z_]\w*)\})", re.ASCII)
 _ESCAPE: Final = re.compile(
     r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.)|(.))",
@@ -197,13 +197,30 @@ def _choices(text: str) -> Iterator[str]:
     waiting = [text]
     while waiting:
         each = waiting.pop()
-        found = next((one for one in _CHOICE.finditer(each) if _COMMA in one[1]), None)
+        found = _find_choice(each)
         if found is None:
             yield each
-            continue
-        begun, ended = each[: found.start()], each[found.end() :]
-        if len(waiting) < MAX_FORMS:
-            waiting += [begun + one + ended for one in reversed(found[1].split(_COMMA))]
+        elif len(waiting) < MAX_FORMS:
+            marks = pairwise(found)
+            parts = [each[begin + 1 : end] for begin, end in marks]
+            begun, ended = each[: found[0]], each[found[-1] + 1 :]
+            waiting += [begun + one + ended for one in reversed(parts)]
+
+
+def _find_choice(text: str) -> list[int] | None:
+    """The places of the marks of the first choice that is in no other, ``{a,b}``."""
+    first: list[int] | None = None
+    opened: list[list[int]] = []
+    for mark in _MARKS.finditer(text):
+        if mark[0] == _OPEN:
+            opened.append([mark.start()])
+        elif opened:
+            opened[-1].append(mark.start())
+            if mark[0] == _CLOSE:
+                found = opened.pop()
+                if len(found) > 2 and (first is None or found[0] < first[0]):
+                    first = found
+    return first
 
 
 MAX_STARTS: Final = 64
@@ -223,6 +240,7 @@ class Launched(NamedTuple):
         unclear: The reason for which it cannot be told what it starts.
         is_blind: It runs code that no rule sees.
         is_plain: It is a shell that does nothing but read the script, and is no command itself.
+        is_posix: The shell may lack what bash has beyond POSIX; ``None``: the same reads them.
     """
 
     commands: tuple[tuple[Word, ...], ...] = ()
@@ -231,6 +249,7 @@ class Launched(NamedTuple):
     unclear: str = ""
     is_blind: bool = False
     is_plain: bool = False
+    is_posix: bool | None = None
 
 
 NOTHING: Final = Launched()
@@ -254,7 +273,7 @@ def _launcher(
 _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
     **dict.fromkeys(("nohup", "setsid", "builtin", "coproc", "noglob", "nocorrect"), _Launcher()),
     **dict.fromkeys(("!", "-", "unshare", "catchsegv", "dbus-run-session"), _Launcher()),
-    **dict.fromkeys(("busybox", "toybox", "then"), _Launcher()),
+    **dict.fromkeys(("busybox", "toybox", "then", "jobs"), _Launcher()),
     "env": _launcher("-u --unset -C --chdir -a --argv0 -P", env=True),
     "sudo": _launcher(
         "-u -g -h -p -C -T -r -t -D -R -U --user --group --host --prompt --chdir --chroot",
@@ -283,8 +302,10 @@ _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
 }
 
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish"})
+_LIKE_BASH: Final = frozenset({"bash", "rbash", "zsh"})
 _SHELL_OPTIONS: Final = re.compile(r"-[lceux]+")
 _TEXT_OF_A_SHELL: Final = frozenset({"eval", "watch", "su", "runuser", "script", "ssh", "flock"})
+_CALLS_BACK: Final = frozenset({"compgen", "complete", "mapfile", "readarray"})
 _READS_A_FILE: Final = frozenset({".", "source"})
 _INTERPRETER: Final = re.compile(
     r"(?:python|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|tclsh|wish|expect|osascript|awk|gawk"
@@ -318,7 +339,10 @@ def launched_by(words: Sequence[Word]) -> Launched:
     if name == "git":
         return _by_git(words)
     if name == "trap":
-        return _texts(words[1:2], joined=False) if len(words) > 2 else NOTHING
+        return _by_trap(words)
+    if name in _CALLS_BACK and any(_has_letter(each, "C") for each in words[1:]):
+        found = _starts(words, f"it is not clear what {name} runs")
+        return found._replace(scripts=tuple(each.text for each in words[1:] if each.text))
     if name == "alias":
         values = [each.text.partition("=")[2] for each in words if each.text and "=" in each.text]
         unclear = "an alias changes what a name means" if len(words) > 1 else ""
@@ -424,15 +448,16 @@ def _by_shell(words: Sequence[Word]) -> Launched:
         else:
             has_script = has_script or "c" in text
             is_plain = is_plain and _SHELL_OPTIONS.fullmatch(text) is not None
-            if text[-1] in "oO":
-                at += 1
+            at += text.count("o") + text.count("O")  # each takes a word
         at += 1
     rest = words[at:]
     if has_script:
         if not rest or rest[0].text is None:
             return _starts(words, "it is not clear what the shell runs")
         # More words are `$0` and its arguments.
-        return Launched(scripts=(rest[0].text,), is_plain=is_plain and len(rest) == 1)
+        is_plain = is_plain and len(rest) == 1
+        is_posix = name_of(words[0]) not in _LIKE_BASH
+        return Launched(scripts=(rest[0].text,), is_plain=is_plain, is_posix=is_posix)
     if rest:
         return Launched(is_blind=True)
     return Launched(unclear="a shell reads its commands from elsewhere")
@@ -471,6 +496,18 @@ def _texts(words: Sequence[Word], *, joined: bool) -> Launched:
         return _starts([UNKNOWN, *words], "it is not clear what is evaluated")
     said = [each for each in texts if each is not None]
     return Launched(scripts=(" ".join(said),) if joined else tuple(said))
+
+
+def _by_trap(words: Sequence[Word]) -> Launched:
+    if any(each.text is None for each in words[1:]):
+        return _starts(words, "it is not clear what is trapped")
+    rest = words[2:] if len(words) > 1 and words[1].text == "--" else words[1:]
+    return _texts(rest[:1], joined=False) if len(rest) > 1 else NOTHING
+
+
+def _has_letter(word: Word, letter: str) -> bool:
+    """True for a word that may be an option with a letter."""
+    return any(form[:1] == "-" and letter in form for form in word.forms)
 
 
 def _by_text(name: str, words: Sequence[Word]) -> Launched:
@@ -672,7 +709,24 @@ _SUBSTITUTION: Final = re.compile(rb"`|\$\(|\$\{|\$\[|<\(|>\(|\$\\\n")
 _SUBSTITUTES: Final = frozenset(
     ["command_substitution", "process_substitution", "arithmetic_expansion", "expansion"]
 )
+_TEXTS: Final = frozenset({"string", "heredoc_body"})
+_TEST_SIGNS: Final = frozenset({"[", "]", "!", "=", "==", "!="})
 _HELD: Final = frozenset({"raw_string", "ansi_c_string", "comment"})
+_COMMANDS: Final = frozenset({"command", "declaration_command", "unset_command"})
+_ENDED_BY_COMMAND: Final = frozenset({"negated_command", "list", "pipeline"})
+_BOTH: Final = frozenset({"&>", "&>>"})
+_COPIES: Final = frozenset({">&", "<&"})
+_PLAIN_FILE: Final = re.compile(r"[\w./][\w./-]*", re.ASCII)
+_REDIRECTIONS: Final = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
+# What in front of a sign of redirection is the descriptor that it is for, or its variable.
+_DESCRIPTOR: Final = re.compile(r"[0-9]+|\{.+\}", re.DOTALL)
+_REDIRECTS: Final = re.compile(rb"(?:\\\n)*[<>]")
+_RESERVED: Final = frozenset(
+    [
+        *("{", "}", "[[", "if", "then", "elif", "else", "fi", "for", "select", "while", "until"),
+        *("do", "done", "case", "esac", "function"),
+    ]
+)
 _CONTINUED: Final = re.compile(r"\\\n")
 _BLANKS: Final = re.compile(r"[ \t]+")
 _FOLDERS: Final = frozenset({"cd", "pushd", "popd", "chdir"})
@@ -685,10 +739,14 @@ _FD: Final = re.compile(r"[0-9]+|-")
 _SMALL: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
+_NO_VARIABLES: Final[Mapping[str, str]] = {"IFS": " "}
+
+
 class _LineReading:
     """Collects what a line, and the lines within it, run."""
 
-    def __init__(self) -> None:
+    def __init__(self, level: int = 0) -> None:
+        self._level = level  # readings around this one, of values that may be lines
         self.commands: list[SimpleCommand] = []
         self.redirections: list[Redirection] = []
         self.maybe: list[SimpleCommand] = []
@@ -696,8 +754,9 @@ class _LineReading:
         self.unclear = self.odd = self.text = ""
         self.is_blind = False
         self._inputs: list[str] = []  # texts that a shell may read as commands
-        self._variables: dict[str, str] = {"IFS": " "}
+        self._variables: dict[str, str] = {**_NO_VARIABLES}
         self._scripts = self._bytes = self._nodes = 0
+        self._is_posix = False  # the line is for a shell that may be less than bash
 
     def result(self) -> CommandLine:
         return CommandLine(
@@ -719,8 +778,16 @@ class _LineReading:
     def _word(self, source: str) -> Word:
         return read_word(source, self._variables)
 
+    def _unset_word(self, source: str) -> Word:
+        """A word before its variables are set, or after they are set anew."""
+        return read_word(source, _NO_VARIABLES)
+
     def _doubt(self, why: str) -> None:
         self.odd = self.odd or why
+
+    def _lose(self, why: str) -> None:
+        """Say that it may run commands that are not among those that were found."""
+        self.unclear = self.unclear or why
 
     def read_script(self, text: str, depth: int, span: tuple[int, int] | None) -> None:
         """Take a text apart, ``depth`` lines below the first; ``span``: where that one has it."""
@@ -765,8 +832,14 @@ class _LineReading:
                 self._remember(node)
         for node in nodes:
             self._read_node(node, source, depth, span)
+        if not _is_covered(nodes, source):
+            self.give_up("it has a part that its parser does not see", source.decode())
         if not _sees_all(nodes, source):
-            self._doubt("it has a substitution that its parser does not see")
+            self._lose("it has a substitution that its parser does not see")
+        if b"\\\n" in source and any(each.type == "heredoc_start" for each in nodes):
+            # Between quotes the lines of a text are not joined, but its start may be.
+            lose = self._doubt if _has_quoted_texts(nodes) else self._lose
+            lose("it is not clear where a text within it ends")
         if any(each.words and launched_by(each.words).unclear for each in self.commands[before:]):
             # A shell, or what starts one, may read what the line writes to it.
             told = [
@@ -777,14 +850,13 @@ class _LineReading:
             for each in [*self._inputs[inputs:], *told][:MAX_SCRIPTS]:
                 found = _LineReading()
                 found.read_script(each, depth + 1, None)
-                self.maybe += [*found.commands, *found.maybe]
-                self.text += found.text
+                self._hold(found)
 
     def _read_node(
         self, node: Node, source: bytes, depth: int, span: tuple[int, int] | None
     ) -> None:
         match node.type:
-            case "command" | "declaration_command" | "unset_command":
+            case kind if kind in _COMMANDS:
                 self._read_command(node, source, depth, span)
             case "variable_assignment":
                 self._read_bare(node, span)
@@ -795,11 +867,14 @@ class _LineReading:
                         self._put(SimpleCommand((), made, span or _span(node)))
             case "file_redirect":
                 self._read_redirect(node, source, span)
+            case "file_descriptor" if not re.fullmatch("[0-9]", _text(node)):
+                # The parser takes a whole option for it, as in `sort -oy1>&2`; sh takes one digit.
+                self.give_up("it is not clear where a redirection begins", _text(node))
             case "heredoc_start" if (
                 not _HEREDOC.fullmatch(_text(node))
                 or source[node.end_byte : node.end_byte + 1] not in _DELIMITERS
             ):
-                self._doubt("it is not clear where a text within it ends")
+                self._lose("it is not clear where a text within it ends")
             case "heredoc_body" | "herestring_redirect":
                 text = _text(node).removeprefix("<<<")
                 is_text = node.type == "heredoc_body"
@@ -808,7 +883,11 @@ class _LineReading:
                 before = source[: node.start_byte][-1:]
                 is_joined = source[: node.start_byte].endswith(b"\\\n")
                 if is_joined or (before and before not in b" \t\n;&|()`"):
-                    self._doubt("it is not clear where a comment begins")
+                    self._lose("it is not clear where a comment begins")
+            case "ansi_c_string" if self._is_posix or "\\'" in _text(node):
+                self._doubt("sh ends a text of it elsewhere than bash")
+            case "string" | "translated_string" if self._is_posix and _text(node)[0] == "$":
+                self._doubt("sh reads a text of it otherwise than bash")
             case "test_operator" if _text(node) in _ARITHMETIC:
                 self._doubt("it reckons with names, which may run commands")
             case "compound_statement" | "subshell" if _text(node).startswith("(("):
@@ -819,6 +898,11 @@ class _LineReading:
                 self._doubt("it has a backslash within backquotes")
             case "test_command" if _text(node).startswith("["):
                 text = _text(node).removeprefix("[")
+                if text.startswith("[") and self._is_posix:
+                    self._doubt("sh takes a test of it for commands")
+                if not text.startswith("[") and ("\n" in text or not _is_plain_test(node)):
+                    # To a shell `[` is a program, which `&&`, `>` or the end of a line ends.
+                    self.give_up("it is not clear where a test ends", _text(node))
                 values = [*self._variables.values(), text]
                 may_name = any("[" in each or each in _BY_NAME for each in values)
                 if not text.startswith("[") and (may_name or tests_unknown(text.removesuffix("]"))):
@@ -856,18 +940,8 @@ class _LineReading:
         assignments: list[Assignment] = []
         pieces: list[str] = []
         ended: int | None = None
-        children = [*node.children]
-        outer = node.parent
-        if outer is not None and outer.type == "redirected_statement" and outer.children[0] == node:
-            children += outer.children[1:]
-        for child in children:
-            if child.type == "file_redirect":
-                # Words behind the file are ones of the command.
-                more = [each for each in child.children if each.type in _WORDS][1:]
-                pieces += [_text(each) for each in more if _target(child) is not None]
-                ended = None
-                continue
-            if child.type in ("heredoc_redirect", "herestring_redirect"):
+        for child in _parts(node):
+            if child.type in _REDIRECTIONS:
                 ended = None
                 continue
             if child.type == "variable_assignment":
@@ -890,9 +964,16 @@ class _LineReading:
                 self.unclear = self.unclear or "it is not clear what its words are"
                 pieces.append(text)
             ended = child.end_byte
-        if not all(map(is_one_word, pieces)):
+            if _DESCRIPTOR.fullmatch(pieces[-1]) and _REDIRECTS.match(source, ended):
+                # `0<&1 ls` and `{x}>y ls`: the parser takes for a word what the shell does not.
+                self.give_up("it is not clear where a redirection begins", _text(node))
+        if not all(map(is_one_word, pieces)) or (pieces and pieces[0] in _RESERVED):
+            # Behind `!` and `time` the parser takes `{`, `if` and the like for names of commands.
             self.give_up("it is not clear what its words are", source.decode(errors="replace"))
         words = tuple(map(self._word, pieces))
+        unset = tuple(map(self._unset_word, pieces))
+        if unset != words and len(self.maybe) < MAX_COMMANDS:
+            self.maybe.append(SimpleCommand(unset))
         for at, each in enumerate(words):
             is_built_in = at == 0 or words[0].text in _BUILT_IN
             if is_built_in and each.text == "test" and tests_unknown(" ".join(pieces[at + 1 :])):
@@ -903,11 +984,22 @@ class _LineReading:
         last = next((each for each in node.children if each.type in _WORDS), node)
         if source[last.end_byte : last.end_byte + 1] not in _DELIMITERS:
             # The shell joins what is behind it, as by a backslash at the end of a line.
-            self._doubt("it is not clear where the file of a redirection ends")
+            self._lose("it is not clear where the file of a redirection ends")
+        behind = _behind_target(node)
+        if behind and not _owner(node):
+            self.give_up("it is not clear what a word behind a redirection is", _text(node))
+        if (behind or self._is_posix) and any(each.type in _BOTH for each in node.children):
+            self._doubt("sh ends a command at a sign that is a redirection to bash")
         target = _target(node)
         if target is None:
             return
         word = self._word(_text(target))
+        is_copy = any(each.type in _COPIES for each in node.children)
+        if not is_one_word(_text(target)) or (
+            is_copy and not _PLAIN_FILE.fullmatch(word.text or "")
+        ):
+            # Of `>&'$(ls)'` bash reads the text a second time, and `>&-x` closes before a word.
+            self.give_up("it is not clear which file a redirection is to", " ".join(word.forms))
         if word.text in _QUIET:
             return
         parent = node.parent
@@ -916,7 +1008,8 @@ class _LineReading:
         if len(self.redirections) >= MAX_COMMANDS:
             self.give_up(f"it has more than {MAX_COMMANDS} redirections", "")
             return
-        self.redirections.append(Redirection(word, span or _span(parent or node)))
+        for each in dict.fromkeys((word, self._unset_word(_text(target)))):
+            self.redirections.append(Redirection(each, span or _span(parent or node)))
 
     def add_command(
         self,
@@ -939,6 +1032,8 @@ class _LineReading:
             return
         if sets_by_name(words):
             self._doubt("it is not clear which variable it sets")
+        if words[0].text is None and depth <= MAX_SCRIPTS:
+            self._read_forms(words, depth)
         launched = launched_by(words)
         self.is_blind = self.is_blind or launched.is_blind
         self.unclear = self.unclear or launched.unclear
@@ -951,12 +1046,42 @@ class _LineReading:
             return
         for each in launched.commands:
             self.add_command(each, (), span, depth + 1)
+        was_posix = self._is_posix
+        self._is_posix = was_posix if launched.is_posix is None else launched.is_posix
         for script in launched.scripts:
             self.read_script(script, depth + 1, span)
+        self._is_posix = was_posix
         room = MAX_COMMANDS - len(self.maybe)
         self.maybe += [SimpleCommand(each, (), span) for each in launched.maybe[:room]]
 
+    def _read_forms(self, words: Sequence[Word], depth: int) -> None:
+        """Hold back what a command starts whose name is put in: ``{sudo,ls}``, ``$x ls``."""
+        spread = [literal(form) for each in words for form in each.forms]
+        if words[0].forms:
+            found = _LineReading()
+            found.add_command(tuple(spread), (), (0, 0), depth + 1)
+            self._hold(found)
+            self.unclear = self.unclear or found.unclear
+            self.odd = self.odd or found.odd
+            self.is_blind = self.is_blind or found.is_blind
+
+    def _hold(self, found: _LineReading) -> None:
+        """Take what another reading found for what may run."""
+        room = MAX_COMMANDS - len(self.maybe)
+        self.maybe += [*found.commands, *found.maybe][:room]
+        self.text += found.text
+
+    def _hold_value(self, assignment: Assignment) -> None:
+        """Hold back what a program, or the shell, may run for a variable: ``PAGER``, ``PS4``."""
+        if self._level < MAX_SCRIPTS and is_steering(assignment.name):
+            for form in assignment.value.forms:
+                found = _LineReading(self._level + 1)
+                found.read_script(form, MAX_SCRIPTS, None)
+                self._hold(found)
+
     def _put(self, command: SimpleCommand) -> None:
+        for each in command.assignments:
+            self._hold_value(each)
         if len(self.commands) < MAX_COMMANDS:
             self.commands.append(command)
         else:
@@ -965,10 +1090,7 @@ class _LineReading:
 
 def _sees_all(nodes: Sequence[Node], source: bytes) -> bool:
     """False where the shell finds a substitution in which the parser sees mere text."""
-    starts = [each for each in nodes if each.type == "heredoc_start"]
-    is_quoted = all(_text(each)[:1] in ("'", '"') for each in starts)
-    if starts and b"\\\n" in source:
-        return False  # a text within it may begin and end elsewhere
+    is_quoted = _has_quoted_texts(nodes)
     rest, known = bytearray(source), set[int]()
     for each in nodes:
         if each.type in _HELD or (each.type == "heredoc_body" and is_quoted):
@@ -984,6 +1106,31 @@ def _sees_all(nodes: Sequence[Node], source: bytes) -> bool:
     return True
 
 
+def _has_quoted_texts(nodes: Sequence[Node]) -> bool:
+    starts = [_text(each) for each in nodes if each.type == "heredoc_start"]
+    return all(each[:1] in ("'", '"') for each in starts)
+
+
+def _is_covered(nodes: Sequence[Node], source: bytes) -> bool:
+    """False where the parser passed over a part of a line in silence, as over `-` in `ls - 2>x`."""
+    rest = bytearray(source)
+    for each in nodes:
+        if not each.children or each.type in _TEXTS:
+            rest[each.start_byte : each.end_byte] = b" " * (each.end_byte - each.start_byte)
+    return not rest.replace(b"\\\n", b"").strip(b" \t\n")
+
+
+def _is_plain_test(test: Node) -> bool:
+    pending = [*test.children]
+    while pending:
+        node = pending.pop()
+        if node.type in ("binary_expression", "unary_expression"):
+            pending += node.children
+        elif not (node.type in _TEST_SIGNS or (node.is_named and node.type in _WORDS)):
+            return False
+    return True
+
+
 def _text(node: Node) -> str:
     return (node.text or b"").decode(errors="replace")
 
@@ -992,13 +1139,60 @@ def _span(node: Node) -> tuple[int, int]:
     return node.start_byte, node.end_byte
 
 
+def _parts(command: Node) -> Iterator[Node]:
+    """The parts of a command in their order, with the words behind its redirections."""
+    pending = [*reversed(command.children)]
+    statement = command
+    while True:
+        while pending:
+            part = pending.pop()
+            yield part
+            pending += reversed(_behind_target(part))
+        outer = statement.parent
+        if outer is None:
+            return
+        if outer.type == "redirected_statement" and outer.children[0] == statement:
+            pending = [*reversed(outer.children[1:])]
+        elif outer.type not in _ENDED_BY_COMMAND or outer.children[-1] != statement:
+            return
+        statement = outer
+
+
+def _behind_target(part: Node) -> list[Node]:
+    """The parts within a redirection that belong to the command that it is for."""
+    if part.type == "heredoc_redirect":
+        return [each for each in part.children if each.type in _REDIRECTIONS | _WORDS]
+    if part.type != "file_redirect":
+        return []
+    words = [each for each in part.children if each.type in _WORDS]
+    return words if _closes(part) else words[1:]
+
+
+def _closes(redirect: Node) -> bool:
+    """True for `>&-`, which has no target."""
+    return any(not each.is_named and each.type.endswith("-") for each in redirect.children)
+
+
+def _owner(redirect: Node) -> Node | None:
+    """The command of which a redirection's further words are; ``None``: no simple one."""
+    outer = redirect.parent
+    while outer is not None and outer.type == "heredoc_redirect":
+        outer = outer.parent
+    if outer is None or outer.type in _COMMANDS:
+        return outer
+    owner = outer.children[0] if outer.type == "redirected_statement" else None
+    while owner is not None and owner.type in _ENDED_BY_COMMAND:
+        owner = owner.children[-1]
+    return owner if owner is not None and owner.type in _COMMANDS else None
+
+
 def _target(redirect: Node) -> Node | None:
     """The file of a redirection; ``None`` where it is another descriptor."""
     signs = [each.type for each in redirect.children if not each.is_named]
     named = [each for each in redirect.children if each.type in _WORDS and each.type != "$"]
-    if not named or any(each.endswith("-") for each in signs):
+    if not named or _closes(redirect):
         return None
-    is_copy = not {">&", "<&"}.isdisjoint(signs)
+    is_copy = not _COPIES.isdisjoint(signs)
     return None if is_copy and _FD.fullmatch(_text(named[0])) else named[0]
 
 

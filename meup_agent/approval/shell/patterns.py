@@ -322,6 +322,7 @@ class _CommandPattern:
 
 
 _ASSIGNED: Final = re.compile(r"([A-Za-z_*?\[\]{},0-9-]+)\+?=", re.ASCII)
+_PATH_ENDS: Final = re.compile(r"[\s;|&(){}<>`\"'=]+")
 _QUOTES: Final = re.compile(r"\\\n|[\\\"']")
 _SEPARATORS: Final = re.compile(r"[;|&(){}<>`\n$,\[\]]")
 
@@ -454,7 +455,7 @@ class PathPatterns:
         if not path or len(path) > MAX_PATH_CHARS:
             return False
         plain = normal_path(path)
-        forms = {path, plain}
+        forms = {path, plain, *map(normal_path, _in_homes(path))}
         climbed = plain.lstrip("./")
         if plain.startswith("../"):
             forms.add(f"/{climbed}")  # where it leads to depends on where it begins
@@ -463,8 +464,24 @@ class PathPatterns:
 
 def normal_path(path: str) -> str:
     """A path without ``.``, ``//``, and ``..`` behind a name."""
+    if path.startswith("~"):  # `~/..` is not the folder of the line
+        home, slash, rest = path.partition("/")
+        return home + slash + posixpath.normpath(rest) if rest.strip("/") else path
     plain = posixpath.normpath(path)
     return plain[1:] if plain.startswith("//") else plain
+
+
+def _in_homes(path: str) -> Iterator[str]:
+    """A path in the folder of a person, or in the one of a line, as a shell writes it out."""
+    user, _, rest = path[1:].partition("/")
+    if not path.startswith("~"):
+        return
+    if user in ("+", "-"):
+        yield rest
+    else:
+        yield from (
+            f"{home}/{rest}" for home in (f"/home/{user or '~'}", f"/Users/{user or '~'}", "/root")
+        )
 
 
 def _may_meet(pattern: str, glob: str, steps: Sequence[str]) -> bool:
@@ -634,10 +651,10 @@ def _find_paths(
     for line in lines:
         if line.unclear or line.is_blind:
             found = Sight.DOUBT
-        if line.text and any(
-            paths.find(each, work) for each in re.split(r"[\s;|&(){}<>`\"'=]+", line.text)
-        ):
+        if any(paths.find(each, work) for each in _path_texts(line.text)):
             return Sight.YES
+        if line.odd and any(paths.find(each, work) for each in _path_texts(line.source)):
+            found = Sight.DOUBT
         words = [each.target for each in line.redirections]
         words += [
             word
@@ -657,6 +674,11 @@ def _find_paths(
             if word.is_open and (not word.is_glob or any(map(paths.may_meet, word.forms))):
                 found = Sight.DOUBT
     return found
+
+
+def _path_texts(text: str) -> list[str]:
+    """The pieces of a text that could not be taken apart, with quotes as ends and without."""
+    return _PATH_ENDS.split(text) + _PATH_ENDS.split(_QUOTES.sub("", text))
 
 
 def _within(folders: Sequence[str], path: str) -> Iterator[str]:

@@ -138,6 +138,32 @@ EVASIONS = {
     "heredoc, joined end": ("cat <<EOF\nEO\\\nF\nrm x\nEOF", "ask"),
     "heredoc, joined start": ("cat <<EOF\n\\\nEOF\nrm x\nEOF", "ask"),
     "not closed": ("git status '; rm x", "deny"),
+    "negated group": ("! { rm x; }", "deny"),
+    "negated loop": ("! for f in a; do rm $f; done", "deny"),
+    "time of a group": ("time { rm x; }", "deny"),
+    "descriptor in front": ("0<&1 rm x", "ask"),
+    "variable of a descriptor": ("{v}<&1 rm x", "deny"),
+    "trap behind --": ("trap -- 'rm x' EXIT", "deny"),
+    "trap of a variable": ("trap $x", "ask"),
+    "bash -oc": ("bash -oc pipefail 'rm x'", "deny"),
+    "jobs -x": ("jobs -x rm x", "deny"),
+    "compgen -C": ("compgen -C 'rm x'", "deny"),
+    "mapfile -C": ("mapfile -C 'rm x' -c 1 v <<< a", "deny"),
+    "braces of a launcher": ("{sudo,rm,x}", "deny"),
+    "launcher of a variable": ("x=nohup; $x rm y", "deny"),
+    "braces in braces": ("{env,{A=1,rm},x}", "deny"),
+    "variable that is set anew": ("x=rm; $x y; x=ls", "ask"),
+    "variable that is not set yet": ("r${x}m y; x=1", "ask"),
+    "test over two lines": ("[\nrm x\n-f y ]", "deny"),
+    "test with a command": ("[ a ] && ls; [ -f a || rm x ]", "deny"),
+    "file that is read twice": ("cat a >&'$(rm x)'", "deny"),
+    "closed descriptor": ("cat a >&-rm x | cat", "ask"),
+    "sh: both outputs": ("sh -c 'ls &>/dev/null rm x'", "ask"),
+    "heredoc, joined variable": ("cat <<E\n$\\\n(r${x}m y)\nE", "ask"),
+    "sh: test": ("sh -c '[[ a || rm x ]]'", "deny"),
+    "sh: escapes": ("sh -c \"ls \\$'\\\\'; rm x #'\"", "ask"),
+    "prompt of a trace": ("PS4='$(rm x)'; set -x; ls", "deny"),
+    "pager": ("PAGER='rm x' git log", "deny"),
 }
 
 
@@ -165,6 +191,23 @@ def test_an_evasion_is_not_allowed_and_is_found_where_it_can_be_seen(name: str) 
         "git status 2>&1\\\nx",
         "git status > /dev/null\\\nx",
         "cat <<E\\\nF\nE\nrm x\n",
+        "git log 2>&1 --output=x",
+        "git log >&2 2>&1 --output=x",
+        "git log >/dev/null 2>&1 -O./x --output=x | cat",
+        "! git log >/dev/null --output=x",
+        "ls && git log >/dev/null --output=x",
+        "git log <<E --output=x\nE\n",
+        "git log <<E 2>&1 --output=x\nE\n",
+        "git log <<< a --output=x",
+        "git log >&- --output=x",
+        "sort -oy1>&2 x",
+        "sort -o1>/dev/null x",
+        "sh -c 'sort -o 12>/dev/null'",
+        "git log -O1>&2",
+        "ls - 2>/dev/null",
+        "ls {PATH}>/dev/null; ls",
+        "[ a > y ]",
+        "cat a >& --output=x",
         "git log --output=x",
         "git log --outp x",
         "sort -o x y",
@@ -356,6 +399,12 @@ def test_an_environment_is_allowed_as_it_is_written() -> None:
         ("echo x > ./build/../build/a.txt", "allow"),
         ("echo x > build/../a.txt", "ask"),
         ("echo x > build/.git/config", "ask"),
+        ("echo x > ~/../build/a", "ask"),
+        ("echo x > ~+/../build/a", "ask"),
+        ("echo x >& build/a", "allow"),
+        ("echo x >& 'build/$(ls)'", "ask"),
+        ("echo x >& build/a --output=y", "allow"),
+        ("(echo x) > build/a y", "ask"),
         ("cd /etc; echo x > build/a", "ask"),
         ("echo x > $X", "ask"),
         ("ls > build/a", "ask"),
@@ -378,6 +427,9 @@ def test_a_redirection_is_allowed_by_the_rule_of_its_command(command: str, verdi
         "cd /etc && echo x > passwd",
         "echo x > ../../../etc/passwd",
         "sh -c 'echo x > /ETC/passwd'",
+        "cat ~/../../etc/passwd",
+        "cat ~root/../etc/passwd",
+        "cat > $((1)) /etc/passwd",
     ],
 )
 def test_a_deny_of_a_path_finds_it_in_a_line(command: str) -> None:
@@ -409,6 +461,9 @@ def test_a_path_is_one_of_an_editing_tool_too() -> None:
     assert edit("src/a.py", mode="777") is Verdict.ASK
     assert edit("src/.env") is Verdict.DENY
     assert edit("/home/ann/.ssh/config") is Verdict.DENY
+    assert edit("~ann/.ssh/config") is Verdict.DENY
+    assert edit("~/../ann/.ssh/config") is Verdict.DENY
+    assert edit("~/../src/a.py") is Verdict.ASK
     assert decide(rules, "cat .env") == "deny"
 
 
