@@ -51,6 +51,11 @@ async def test_cookies_are_secure_under_tls() -> None:
                 assert name.startswith("__Secure-meup_")
                 assert "; Secure" in said
             assert await is_signed_in(browser)
+            ended = (await browser.submit("/health", "/sign-out")).headers["set-cookie"]
+            # Without that a browser takes no cookie of this name, and keeps the one that it has.
+            assert ended.startswith("__Secure-meup_")
+            assert "; Secure" in ended
+            assert not client.cookies.get(ended.partition("=")[0])
 
 
 async def test_page_without_a_session_leads_to_the_sign_in_and_back(site: Site) -> None:

@@ -133,7 +133,7 @@ async def sign_out(context: PageContext) -> Response:
         push.remove(session.identity, session.push)
     context.state.sessions.close(context.cookie())
     response = redirect(context, "/sign-in")
-    response.delete_cookie(context.cookie_name, path=context.base, httponly=True, samesite="strict")
+    context.set_cookie(response, "", max_age=0)
     # Whatever a browser keeps of the pages.
     response.headers["Clear-Site-Data"] = '"cache", "storage"'
     return response
