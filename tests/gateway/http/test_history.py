@@ -97,6 +97,8 @@ def test_what_expired_is_marked_until_it_was_seen_by_each(lived: Api) -> None:
         {"skip": "9" * 30},
         {"until": "yesterday"},
         {"until": "2026-01-01"},
+        {"until": "0001-01-01T00:00:00+14:00"},
+        {"until": "9999-12-31T23:59:59-14:00"},
         {"search": "x" * 201},
         {"skip": "000000000" + "9" * 7},
         {"limit": "0"},

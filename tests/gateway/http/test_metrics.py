@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.gateway.http.conftest import Api, served
 from tests.gateways import OBSERVE_HEADER
 from tests.patience import PATIENCE
@@ -33,6 +35,14 @@ def test_metrics_count_observers_by_themselves(api: Api) -> None:
     assert "meup_connections_joined_total 1.0" in lines
     assert "meup_connections_observed_total 1.0" in lines
     assert "meup_connections_taken_over_total 0.0" in lines
+
+
+@pytest.mark.parametrize("version", ["x", "\u00b2", "1.0.0;escaping=x", ""])
+def test_metrics_are_said_whatever_form_is_asked_for(api: Api, version: str) -> None:
+    accept = f"application/openmetrics-text;version={version}".encode("latin-1")
+    answer = api.client.get("/metrics", headers={b"Accept": accept})
+    assert answer.status_code == 200
+    assert "meup_connections" in answer.text
 
 
 def test_metrics_of_each_gateway_are_its_own(api: Api) -> None:

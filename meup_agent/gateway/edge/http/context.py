@@ -300,7 +300,8 @@ def read_time(said: str, expected: str) -> int:
         moment = datetime.fromisoformat(said.replace(" ", "+"))
         if moment.tzinfo is None:
             raise ValueError
-        return (moment - _EPOCH) // timedelta(microseconds=1)
+        # Its zone may put it before the year 1, or after 9999, where no page could say it.
+        return (moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         raise bad_query(expected) from None
 

@@ -381,7 +381,12 @@ def _stopped(runtime: GatewayRuntime) -> list[str]:
 
 async def get_metrics(runtime: GatewayRuntime, request: Request) -> Response:
     """Everything that is counted, in Prometheus' form."""
-    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    accept = request.headers.get("accept", "")
+    try:
+        encode, media_type = choose_encoder(accept)
+    except Exception:
+        # The library fails in several ways at a version that is no number.
+        encode, media_type = choose_encoder("")
     return Response(encode(RuntimeCollector(runtime)), media_type=media_type)
 
 
