@@ -72,3 +72,20 @@ class PicowsLog(logging.LoggerAdapter[logging.Logger]):
             self._refusals.info("a connection broke the rules of WebSocket: %s", *args)
         else:
             super().log(level, msg, *args, **kwargs)
+
+
+class UvicornLog(logging.LoggerAdapter[logging.Logger]):
+    """Lets through what went wrong; its warnings are about what strangers send."""
+
+    level: Final = logging.WARNING
+
+    def __init__(self, logger: logging.Logger, refusals: RefusalLog) -> None:
+        super().__init__(logger, {})
+        self._refusals = refusals
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log what is an error; a warning only at INFO."""
+        if level == logging.WARNING:
+            self._refusals.info("HTTP: %s", msg)
+        else:
+            super().log(level, msg, *args, **kwargs)

@@ -18,11 +18,13 @@ import pytest
 
 from meup_agent.gateway import Gateway, GatewayLimits, TlsConfig
 from meup_agent.gateway.edge import listener
+from meup_agent.gateway.edge.http import server
 from meup_agent.gateway.edge.listener import (
     MAX_HEAD_BYTES,
     STRANGER_READ_BYTES,
     max_handshakes,
 )
+from meup_agent.gateway.logs import LINES_BURST
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.raw_client import Streams, frames, masked, raw
@@ -211,6 +213,37 @@ async def test_a_request_of_two_lengths_closes_its_connection(before: bytes) -> 
             assert await reader.read() == b""
 
 
+CHUNKED = b"POST /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["at once", "after its answer"])
+async def test_a_body_that_is_broken_is_answered_once(
+    answered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running() as gateway, raw(gateway) as (reader, writer):
+        writer.write(CHUNKED)
+        if answered:
+            assert (await answer(reader))[0] == 405
+        writer.write(b"no length\r\n")
+        said = await ended(reader)
+        assert said.count(b"HTTP/1.1 ") == (0 if answered else 1)
+    assert not [each for each in caplog.records if each.exc_info]
+
+
+async def test_strangers_who_speak_no_http_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with running() as gateway:
+        for _ in range(2 * LINES_BURST):
+            async with raw(gateway) as (reader, writer):
+                writer.write(b"no HTTP\r\n\r\n")
+                assert (await ended(reader)).startswith(b"HTTP/1.1 400 ")
+    said = [each for each in caplog.messages if "Invalid HTTP request" in each]
+    # However slow the machine is, one more a second.
+    assert len(said) < 2 * LINES_BURST
+
+
 async def test_upgrade_that_only_http_reads_to_its_end_is_none() -> None:
     async with running() as gateway, raw(gateway) as (reader, writer):
         writer.write(head(gateway, "bob").replace(b"\r\n", b"\n"))
@@ -224,6 +257,32 @@ async def test_heads_that_never_end_are_dropped() -> None:
         for (_, writer), said in zip(slow, (b"", HEALTH[:1], HEALTH[:-2]), strict=True):
             writer.write(said)
         assert [await ended(reader) for reader, _ in slow] == [b""] * 3
+
+
+@pytest.mark.parametrize("size", [10, 1], ids=["a part", "all of it"])
+async def test_a_body_after_its_answer_keeps_no_connection(size: int) -> None:
+    async with running(handshake_timeout=0.2) as gateway, raw(gateway) as (reader, writer):
+        more = b"Content-Length: %d\r\n\r\n" % size
+        writer.write(HEALTH.removesuffix(b"\r\n") + more)
+        assert (await answer(reader))[0] == 200
+        writer.write(b"a")
+        assert await ended(reader) == b""
+
+
+async def write_on(writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(b"GET ")
+        await writer.drain()
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_caller_who_reads_no_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STALL_SECONDS", 0.05)
+    async with running() as gateway, raw(gateway, small=True) as (_, writer):
+        # Many more bytes of answers than the two sockets hold.
+        writer.write(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 500)
+        with anyio.fail_after(PATIENCE), pytest.raises(ConnectionError):
+            await write_on(writer)
 
 
 async def test_line_that_dribbles_gets_no_longer() -> None:

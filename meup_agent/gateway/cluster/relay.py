@@ -7,12 +7,10 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
+from meup_agent.gateway.edge.connection import STALL_SECONDS
+
 COPY_BYTES: Final = 64 * 1024
 """Bytes that are copied at a time in one direction; as many wait for a slow reader."""
-
-STALL_SECONDS: Final = 60.0
-"""Longest time for which a member may take nothing of what is for it: its gateway may have closed
-the connection long ago, which is not seen before what came earlier is written."""
 
 CLOSE_SECONDS: Final = 5.0
 """Longest time for the last bytes to be taken at either end."""
@@ -66,6 +64,7 @@ async def relay(member: StreamPair, owner: StreamPair) -> None:
     ends are read to the end: nothing of a member is left that its owner has not seen yet.
     """
     to_owner = asyncio.ensure_future(copy(member[0], owner[1]))
+    # It may have been closed long ago, which is not seen before what came earlier is written.
     to_member = asyncio.ensure_future(copy(owner[0], member[1], STALL_SECONDS))
     for each in (to_owner, to_member):
         each.add_done_callback(_see_error)

@@ -50,6 +50,10 @@ beyond that they are counted and bounded there."""
 LOW_WATER_BYTES: Final = HIGH_WATER_BYTES // 4
 """Bytes at which a reader no longer counts as behind."""
 
+STALL_SECONDS: Final = 60.0
+"""Longest time for which the other end may take nothing of what is for it, where no ping tells that
+it is there."""
+
 
 class SendQueue:
     """Frames that one ASGI connection still has to send; pauses the queue above when it is full."""

@@ -27,12 +27,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from meup_agent.gateway.auth import BAD_REQUEST
-from meup_agent.gateway.edge.connection import CHUNK_WRITER, ChunkWriter
+from meup_agent.gateway.edge.connection import CHUNK_WRITER, STALL_SECONDS, ChunkWriter
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.edge.http.context import with_headers
 from meup_agent.gateway.edge.listener import BACKLOG, Forward, HandshakeLimiter, WholeReads
+from meup_agent.gateway.logs import RefusalLog, UvicornLog
 from meup_agent.gateway.network import PortAddress, listen_error
-from meup_agent.gateway.runtime import GatewayRuntime
+from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 
 _NOT_THE_FIRST: Final = PlainTextResponse(
     "a WebSocket begins with the first request of a connection; dial a new one",
@@ -53,6 +54,7 @@ class AsgiServer:
         tls: The TLS of the sockets that it listens at itself.
         ends: True to close each connection with its answer.
         upgrade: The answer to a WebSocket upgrade; without it that is the application's.
+        refusals: The log of what callers did wrong; without it, one of its own.
     """
 
     def __init__(
@@ -65,10 +67,11 @@ class AsgiServer:
         tls: ssl.SSLContext | None = None,
         upgrade: ASGIApp | None = None,
         ends: bool = False,
+        refusals: RefusalLog | None = None,
     ) -> None:
         config = uvicorn.Config(
             _checked(app, upgrade, ends),
-            http=_protocol(head_seconds),
+            http=_protocol(head_seconds, refusals or RefusalLog(wall_clock)),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -149,27 +152,61 @@ def _date(second: int) -> bytes:
     return formatdate(second, usegmt=True).encode()
 
 
-def _protocol(seconds: float) -> type[H11Protocol]:
-    """HTTP, for callers who say what they want within a time, header by header."""
+def _protocol(seconds: float, refusals: RefusalLog) -> type[H11Protocol]:
+    """HTTP, for callers who say what they want within a time, and read what they are answered."""
 
     class Patient(H11Protocol):
+        cycle: Any  # none before the first request, which uvicorn's type does not say
         _late: asyncio.TimerHandle | None = None
+        _stalled: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self.logger = cast("logging.Logger", UvicornLog(self.logger, refusals))
             writer = ChunkWriter(transport, self.flow)
             self.app_state = {**self.app_state, CHUNK_WRITER: writer}
             self._late = self.loop.call_later(seconds, self._drop)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
+            if self.cycle is not None and not self.cycle.response_complete:
                 self._done_waiting()
-            elif self._late is None and self.conn.trailing_data[0]:
+            elif self._late is None:
+                # Also for the rest of a body that was answered before it came: with its first byte
+                # uvicorn's own deadline has ended for good.
                 self._late = self.loop.call_later(seconds, self._drop)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._watch_reader()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            if not self.transport.is_closing():
+                self._stop_watching()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._watch_if_closing()
+
+        def timeout_keep_alive_handler(self) -> None:
+            super().timeout_keep_alive_handler()
+            self._watch_if_closing()
+
+        def send_400_response(self, msg: str) -> None:
+            if self.cycle is not None:
+                # Its application would answer once more.
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                super().send_400_response(msg)
+            else:
+                self.transport.close()  # the answer has begun
+            self._watch_if_closing()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._done_waiting()
+            self._stop_watching()
             super().connection_lost(exc)
 
         def _unsupported_upgrade_warning(self) -> None:
@@ -180,6 +217,28 @@ def _protocol(seconds: float) -> type[H11Protocol]:
             if self._late is not None:
                 self._late.cancel()
                 self._late = None
+
+        def _watch_if_closing(self) -> None:
+            # It closes once its reader has taken what was written.
+            if self.transport.is_closing():
+                self._watch_reader()
+
+        def _watch_reader(self, waiting: float = math.inf) -> None:
+            """Drop the connection once its reader takes nothing for a while.
+
+            As long as a connection is watched, nothing more is written to it.
+            """
+            self._stop_watching()
+            left = self.transport.get_write_buffer_size()
+            if left >= waiting:
+                self.transport.abort()
+            else:
+                self._stalled = self.loop.call_later(STALL_SECONDS, self._watch_reader, left)
+
+        def _stop_watching(self) -> None:
+            if self._stalled is not None:
+                self._stalled.cancel()
+                self._stalled = None
 
         def _drop(self) -> None:
             self._late = None
@@ -201,6 +260,7 @@ def http_edge(
         head_seconds=limits.handshake_timeout,
         stop_seconds=limits.stop_timeout,
         upgrade=upgrade,
+        refusals=runtime.refusals,
         # The next request may be for a space that is at another gateway.
         ends=nats is not None and nats.advertise is not None,
     )
