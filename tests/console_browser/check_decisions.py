@@ -113,6 +113,15 @@ async def test_edited_call_is_not_approved_as_it_was_proposed(desk: Desk) -> Non
     assert desk.site.ran == [{"path": "b.md", "text": "hello"}]
 
 
+async def test_edit_is_shown_from_the_note_beside_approve(desk: Desk) -> None:
+    _, page = await desk.asked()
+    await begin_edit(page, '{"path": "b.md", "text": "hello"}')
+    await page.click("#show-edit")
+    await expect(page.locator("#seen-title")).to_be_focused()
+    await expect(page.locator("#call")).to_contain_text("b.md")
+    assert desk.site.ran == []
+
+
 async def test_dropped_edit_leaves_the_call_as_it_was_proposed(desk: Desk) -> None:
     proposal, page = await desk.asked()
     await begin_edit(page, '{"path": "b.md", "text": "hello"}')
@@ -171,6 +180,16 @@ async def test_reject_by_keyboard_alone(desk: Desk) -> None:
     await page.keyboard.press("Enter")
     outcome = await ended(proposal, Rejection)
     assert (outcome.by, outcome.reason) == ("you", "unsafe")
+
+
+async def test_words_typed_behind_the_key_that_rejects_are_told(desk: Desk) -> None:
+    proposal, page = await desk.asked(to="you")
+    await page.keyboard.press("r")
+    await page.keyboard.type("it is not safe")
+    await expect(page.locator("#words")).to_have_value("it is not safe")
+    await page.keyboard.press("Enter")
+    outcome = await ended(proposal, Rejection)
+    assert (outcome.reason, await outcome.explanation()) == ("disagree", "it is not safe")
 
 
 async def test_reject_in_haste_accuses_nobody(desk: Desk) -> None:

@@ -72,6 +72,12 @@ async def test_each_page(desk: Desk, look: str) -> None:
     await settled(page)
     await page.click("#edit-summary")
     await assert_good(page, f"edit-{look}")
+    await page.click("#yes")
+    # A pattern is read line by line, and each choice stands beside its words.
+    await expect(page.locator(".scope").first).to_contain_text("path: docs/plan.md\ntext:")
+    await expect(page.locator(".scope .mark")).to_have_count(0)
+    await assert_good(page, f"yes-{look}")
+    await page.go_back()
     for path in PLAIN_PAGES[1:]:  # behind the inbox
         await page.goto(f"{desk.url}{path}")
         await page.wait_for_selector("h1")

@@ -161,6 +161,7 @@
   document.addEventListener("click", (event) => {
     const target = event.target.closest("#drop-edit");
     if (target) { dropEdit(); ($("#approve") || $("#edit-summary")).focus(); }
+    if (event.target.closest("#show-edit")) edits()[0]?.closest("form").querySelector("[type=submit]").click();
     if (event.target.closest("#leave-edit, #forget")) drafts.drop();
   });
   document.addEventListener("submit", (event) => {
@@ -275,6 +276,8 @@
     if (event.key === "Escape" && event.target.closest("input, textarea, select")) { event.target.closest("#rejecting")?.removeAttribute("open"); event.target.blur(); return; }
     // As from a field of text; a browser would open the list.
     if (event.key === "Enter" && event.target.id === "reason" && !event.repeat) { event.preventDefault(); const send = $("#reject"); if (!send.disabled) send.click(); return; }
+    // What is typed behind the key that rejects is meant as words, not as the first letter of another reason.
+    if (event.target.id === "reason" && event.key.length === 1 && event.key !== " " && !event.ctrlKey && !event.metaKey && !event.altKey) { $("#words").focus(); return; }
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), textarea, select")) return;
     // A key that is held down decides one proposal, not those that come behind it.
     if (event.repeat && !"jknp".includes(event.key)) return;
