@@ -38,6 +38,7 @@ from meup_agent.errors import (
     OutcomeUnknown,
     OwnerChanged,
     OwnerUnknown,
+    Refused,
     RequestError,
     RequestTimeout,
     UsageError,
@@ -298,8 +299,13 @@ class OfferDirectory:
             raise
         except MeupError as error:
             why = printable(str(error))
-            # Most agents have no such lists; that is no news of a failure.
-            has_none = isinstance(error, RequestError) and error.code in payloads.UNKNOWN_METHOD
+            # Most agents have no such lists, and a person at a browser answers no requests
+            # (PROTOCOL 3, beside): that is no news of a failure.
+            has_none = (
+                error.code in payloads.UNKNOWN_METHOD
+                if isinstance(error, RequestError)
+                else isinstance(error, Refused) and error.error == "not_answering"
+            )
             level = logging.DEBUG if has_none else logging.INFO
             log.log(level, "the %s of %r are not known: %s", key.kind, key.participant, why)
             if (known := self._fresh(key)) is not None:

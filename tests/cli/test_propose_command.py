@@ -132,9 +132,30 @@ def test_nobody_to_fulfill_is_told(gateway: ThreadedGateway) -> None:
         with portal.wrap_async_context_manager(joined):
             done = meup("propose", "tailer", "work", "--ttl", "0.1", variables=settings)
     assert done.returncode == exit_codes.TIMED_OUT
+    assert "; waiting for a participant to decide\n" in done.stderr
     assert "nobody here may call " in done.stderr
     assert " could, if granted {" in done.stderr
-    assert "another that may can still join" in done.stderr
+    assert "; it waits for one that may call it to join\n" in done.stderr
+
+
+def test_who_may_decide_is_told_when_it_joins(gateway: ThreadedGateway) -> None:
+    owner = Agent("owner")
+
+    @owner.tool
+    async def work() -> None: ...
+
+    settings = variables_of(gateway, "alice")
+    with start_blocking_portal() as portal:
+        joined = owner.join(gateway.url, space="demo", token=gateway.token("tailer"), grace=0.0)
+        with portal.wrap_async_context_manager(joined):
+            with running("propose", "tailer", "work", variables=settings) as propose:
+                propose.until("it waits for one that may call it to join", stream="err")
+                came = Agent("bob").join(
+                    gateway.url, space="demo", token=gateway.token("bob"), grace=0.0
+                )
+                with portal.wrap_async_context_manager(came):
+                    propose.until("meup: bob may decide now\n", stream="err")
+                    assert propose.end(INTERRUPT) == exit_codes.INTERRUPTED
 
 
 def test_ctrl_c_withdraws_it(stage: Stage) -> None:

@@ -1,5 +1,6 @@
 """Connections beside the running agent of the same participant, which take part (PROTOCOL 3)."""
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,7 +11,7 @@ import anyio
 import pytest
 
 from meup_agent import Agent, Context, Fulfillment, Proposal, Request, Space
-from meup_agent.errors import Kicked, ParticipantGone, Refused, UsageError
+from meup_agent.errors import Kicked, OwnerUnknown, ParticipantGone, Refused, UsageError
 from tests.gateways import BESIDE_HEADER
 from tests.interaction.observed import reviewer, tool_owner
 from tests.interaction.people import (
@@ -244,6 +245,19 @@ async def test_beside_alone_it_is_present_and_answers_no_request(meeting: Meetin
         presences = [each.payload_object for each in tape.of(kinds.SYSTEM_PRESENCE)]
     events = [each["event"] for each in presences if each["participant"]["id"] == "reviewer"]
     assert events == ["join", "join", "update", "leave"]
+
+
+async def test_tools_of_a_person_at_a_browser_are_no_news(
+    meeting: Meeting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "meup_agent.client")
+    async with (
+        gathered(meeting, "proposer", tool_owner()) as (_, tools),
+        join(meeting, "reviewer", beside=True),
+    ):
+        with pytest.raises(OwnerUnknown):
+            await tools.call(None, "nothing")
+    assert caplog.records == []
 
 
 @pytest.mark.rule("3.beside.alone", "4.6.gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
@@ -29,7 +30,7 @@ from meup_agent.cli.options import (
     ttl_option,
 )
 from meup_agent.cli.render.formatting import name_some
-from meup_agent.cli.render.output import progress_line
+from meup_agent.cli.render.output import ProgressLine, progress_line
 from meup_agent.cli.session import CommandSession
 from meup_agent.client.proposal import ProposalHandle, Ttl, resolve_ttl
 from meup_agent.client.schema_check import ArgumentChecker
@@ -58,7 +59,7 @@ from meup_agent.protocol.wire.outcomes import (
     value_of,
 )
 from meup_agent.transport.base import background_tasks
-from meup_agent.wording import MAX_NAME, describe_changes, shown_name, shown_names
+from meup_agent.wording import MAX_NAME, describe_changes, shown_name
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -71,6 +72,7 @@ EXPLANATION_SECONDS: Final = 0.5
 
 MAX_SENTENCE: Final = 1_000
 MAX_NAMED: Final = 12
+MAX_DECIDERS: Final = 4  # that are named while they may decide
 
 
 class CallOptions(OptionGroup, frozen=True):
@@ -240,15 +242,17 @@ class _ToolCall(NamedTuple):
             def note_proposed(proposal: ProposalHandle) -> None:
                 session.given_up = f"proposal {proposal.id} was withdrawn"
                 session.remark_absence(to)
-                who = shown_names(to) or "a participant"
+                able = () if to else self._find_able(session.space, arguments)
+                who = _one_of(to or able)
                 waiting.rename(f"waiting for {who} to decide")
                 why = "" if self.as_proposal else ", since you may not call it yourself"
                 said = f"{self.name}({in_words(arguments, 200)})"
                 stderr.note(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
-                missing = None if to else self._find_missing(session.space, arguments)
-                if missing is not None:
+                if not (to or able):
+                    missing = self._find_missing(session.space, arguments)
                     said = visible(str(missing), MAX_SENTENCE)
-                    stderr.note(f"{said}; another that may can still join")
+                    stderr.note(f"{said}; it waits for one that may call it to join")
+                    tasks.start_soon(self._tell_arrival, session, arguments, waiting)
                 tasks.start_soon(_tell_rejections, session, proposal)
 
             return await session.space.invoke(
@@ -267,17 +271,41 @@ class _ToolCall(NamedTuple):
                 on_proposed=note_proposed,
             )
 
-    def _find_missing(self, space: Space, arguments: dict[str, Any]) -> MissingCaller | None:
-        """The missing capability, where no other present participant may make the call."""
+    def _find_able(self, space: Space, arguments: dict[str, Any]) -> tuple[str, ...]:
+        """The other present participants that may make the call, in order."""
         params = {"name": self.options.tool, "arguments": arguments}
         payload = payloads.request(payloads.TOOL_CALL, params, "")
+        able = (
+            each.id
+            for each in space.participants
+            if each.id != space.me
+            and compile_announced(each.capabilities).allow(
+                kinds.MCP_REQUEST, payload, (self.owner,)
+            )
+        )
+        return tuple(sorted(able))
+
+    def _find_missing(self, space: Space, arguments: dict[str, Any]) -> MissingCaller:
+        """The missing capability, where no other present participant may make the call."""
+        params = {
+            "name": self.options.tool,
+            "arguments": arguments,
+            payloads.META: {payloads.TARGET: self.owner},
+        }
         present = [(each.id, each.capabilities) for each in space.participants]
-        for name, capabilities in present:
-            may = compile_announced(capabilities)
-            if name != space.me and may.allow(kinds.MCP_REQUEST, payload, (self.owner,)):
-                return None
-        params[payloads.META] = {payloads.TARGET: self.owner}
         return find_missing(payloads.Call(payloads.TOOL_CALL, params), present, me=space.me)
+
+    async def _tell_arrival(
+        self, session: CommandSession, arguments: dict[str, Any], waiting: ProgressLine
+    ) -> None:
+        """Tell of the first participant that may make the call, once it has joined."""
+        changes = {kinds.SYSTEM_PRESENCE, payloads.GRANT}
+        with session.space.watch(lambda envelope: envelope.kind in changes) as envelopes:
+            async for _ in envelopes:
+                if able := self._find_able(session.space, arguments):
+                    waiting.rename(f"waiting for {_one_of(able)} to decide")
+                    session.stderr.note(f"{_one_of(able)} may decide now")
+                    return
 
     async def _fail(self, session: CommandSession, outcome: Outcome) -> NoReturn:
         """Print what became of the proposal, and raise that as a failure."""
@@ -313,6 +341,14 @@ class _ToolCall(NamedTuple):
         if not self.options.accept_edits:
             raise Failure(f"{sentence}; --accept-edits takes that as success", exit_codes.EDITED)
         session.stderr.note(sentence)
+
+
+def _one_of(names: Sequence[str]) -> str:
+    """Those of whom one decides, in words."""
+    if len(names) > MAX_DECIDERS:
+        return f"one of {len(names)} participants"
+    shown = [shown_name(each) for each in names] or ["a participant"]
+    return " or ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)
 
 
 async def _tell_rejections(session: CommandSession, proposal: ProposalHandle) -> None:
