@@ -9,13 +9,23 @@ from pathlib import Path
 
 
 def write_new_file(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that is not there yet, by default for its user alone."""
+    """Write a file that is not there yet, by default for its user alone.
+
+    Raises:
+        OSError: It cannot be written, or is there; where it was not there, it is not there after.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    with os.fdopen(os.open(path, flags, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        # Else a file that is renamed over an older one may be empty after a loss of power.
-        os.fsync(file.fileno())
+    number = os.open(path, flags, mode)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+            file.flush()
+            # Else a file that is renamed over an older one may be empty after a loss of power.
+            os.fsync(file.fileno())
+    except OSError:
+        # On a full disk an empty file would be left, which the next start could not use.
+        path.unlink(missing_ok=True)
+        raise
 
 
 def replace_file(

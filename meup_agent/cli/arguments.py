@@ -116,7 +116,7 @@ def convert_arguments(
 def unknown_arguments(arguments: dict[str, Any], inputs: ToolInputs) -> list[str]:
     """Remarks on arguments that a tool neither names nor refuses."""
     return [
-        f"{name!r} is none of its arguments{did_you_mean(name, inputs.arguments)}"
+        f"the tool has no argument {name!r}{did_you_mean(name, inputs.arguments)}"
         for name in arguments
         if name not in inputs.arguments and not inputs.others
     ]

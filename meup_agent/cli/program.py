@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -24,6 +25,7 @@ from meup_agent.cli.failures import (
 from meup_agent.cli.options import flag, wants_colour
 from meup_agent.cli.render.logs import write_failure
 from meup_agent.errors import MeupError
+from meup_agent.escape import visible
 from meup_agent.uncaught import DEBUG_VARIABLE, wants_tracebacks, was_interrupted
 
 app = typer.Typer(
@@ -76,12 +78,29 @@ def run(arguments: Sequence[str]) -> int:
         reconfigure(errors="backslashreplace")
     try:
         code = _run(arguments)
-        sys.stdout.flush()
+        code = _flush(code)
     except (BrokenPipeError, OutputClosed):
-        # The reader of our output has gone; what is left must not be flushed at the end either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _abandon_output()
         return exit_codes.OK
     return code
+
+
+def _flush(code: int) -> int:
+    """Write what is left of the output; the exit code, which a full disk makes one of a failure."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon_output()
+        if code == exit_codes.OK:
+            return _failed(error, _unexpected(error), exit_codes.FAILED)
+    return code
+
+
+def _abandon_output() -> None:
+    """Let what is left of the output not be written at the end either: nothing takes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _open_what_is_closed() -> None:
@@ -121,11 +140,18 @@ def _run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except Exception as error:
-        said = f"{sentence_for(error)} ({type(error).__name__}; meup --debug shows more)"
-        if isinstance(error, ModuleNotFoundError) and (told := explain_missing(error.name or "")):
-            said = f"meup: {told}"
-        return _failed(error, said, exit_codes.FAILED)
+        return _failed(error, _unexpected(error), exit_codes.FAILED)
     return result if isinstance(result, int) else exit_codes.OK
+
+
+def _unexpected(error: Exception) -> str:
+    """The sentence about an exception that no command makes a failure of its own."""
+    if isinstance(error, ModuleNotFoundError) and (told := explain_missing(error.name or "")):
+        return f"meup: {told}"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        where = visible(str(error.filename or "the output"))
+        return f"meup: {where} cannot be written, since the disk is full: make room, and try again"
+    return f"{sentence_for(error)} ({type(error).__name__}; meup --debug shows more)"
 
 
 def _failed(error: BaseException, sentence: str, code: int) -> int:

@@ -108,7 +108,7 @@ def handshake_url(url: str, space: str | None) -> str:
     except ValueError as error:
         raise _unusable(url, str(error)) from None
     if parts.scheme not in ("ws", "wss"):
-        raise _unusable(url, "it does not begin with ws:// or wss://")
+        raise _unusable(url, "it does not begin with ws:// or wss://", _as_websocket(url, parts))
     if not parts.hostname:
         raise _unusable(url, "it names no host")
     if parts.fragment:
@@ -133,10 +133,16 @@ def _without_user(parts: SplitResult) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-def _unusable(url: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the address {url!r} cannot be used: {why}; write it like ws://localhost:8420"
-    )
+def _as_websocket(url: str, parts: SplitResult) -> str:
+    """The address that was probably meant by one of a browser, or by a host and a port alone."""
+    if parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc:
+        return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}"
+    return f"ws://{url}" if re.fullmatch(r"[\w.-]+:\d{1,5}", url) else ""
+
+
+def _unusable(url: str, why: str, meant: str = "") -> ConfigurationError:
+    how = f"write {meant}" if meant else "write it like ws://localhost:8420"
+    return ConfigurationError(f"the address {url!r} cannot be used: {why}; {how}")
 
 
 def check_headers(headers: Mapping[str, str]) -> None:

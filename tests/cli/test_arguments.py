@@ -117,7 +117,7 @@ def test_what_a_tool_does_not_name_is_remarked() -> None:
     known = read_input_schema(schema)
     arguments = read("pth=x", known)
     assert unknown_arguments(arguments, known) == [
-        "'pth' is none of its arguments (did you mean path?)"
+        "the tool has no argument 'pth' (did you mean path?)"
     ]
     assert (
         unknown_arguments(arguments, read_input_schema({**schema, "additionalProperties": {}}))

@@ -1,6 +1,7 @@
 """`meup gateway --dev` keeps its tokens where no other user reads them; `meup env` finds them."""
 
 import os
+import resource
 import shlex
 import shutil
 import socket
@@ -49,6 +50,17 @@ def announced(url: str, *names: str, space: str = "demo") -> Generator[Path]:
         files = {name: token_path(dev_folder(), name) for name in names or ["proposer"]}
         lock.publish(url, "http://127.0.0.1:8421", space, files)
         yield lock.socket
+
+
+@contextmanager
+def full_disk() -> Generator[None]:
+    """No file of this process takes another byte, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def urls() -> list[str]:
@@ -380,3 +392,14 @@ def test_a_check_keeps_nothing(tmp_path: Path, own: dict[str, str]) -> None:
     assert done.returncode == exit_codes.OK
     assert "proposer, fulfiller, tools, observer, admin, guest1, guest2, guest3" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_full_disk_is_named_and_leaves_nothing_that_hinders_the_next_start(folder: Path) -> None:
+    with full_disk(), pytest.raises(ConfigurationError) as failed, dev_lock(HARBOUR):
+        raise AssertionError("it cannot be written")
+    assert f"{folder}" in str(failed.value)
+    assert "cannot be written (file too large)" in str(failed.value)
+    with dev_lock(HARBOUR):
+        with full_disk(), pytest.raises(ConfigurationError, match=r"proposer\.token cannot"):
+            keep_dev_tokens(["proposer"])
+        assert keep_dev_tokens(["proposer"])

@@ -1,5 +1,7 @@
 """The program as a whole: help, version, usage, and how it fails."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -256,3 +258,21 @@ def test_a_part_that_is_not_installed_is_named_with_its_extra(tmp_path: Path) ->
     file = tmp_path / "mcp.json"
     done = meup("up", "--servers", str(file), command=(sys.executable, "-c", program))
     assert_fails(done, exit_codes.FAILED, "MCP needs httpx2, not installed here; run: pip install")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+@pytest.mark.parametrize("buffered", ["", "1"])
+def test_full_disk_is_said_in_one_sentence(buffered: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "--version"],
+            env={**os.environ, "PYTHONUNBUFFERED": buffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == exit_codes.FAILED
+    assert done.stderr == (
+        "meup: the output cannot be written, since the disk is full: make room, and try again\n"
+    )

@@ -230,6 +230,14 @@ def test_a_file_names_servers_of_a_configuration(tmp_path: Path, state: dict[str
     assert "participants.third: mcp.json has no server of this name" in process.err
 
 
+def test_server_whose_start_takes_long_is_named(tmp_path: Path, state: dict[str, str]) -> None:
+    configure(
+        tmp_path, silent={"command": sys.executable, "args": ["-c", "import time; time.sleep(600)"]}
+    )
+    with up(tmp_path, state, *SERVERS) as process:
+        process.until("waiting for silent: a server that is downloaded first", stream="err")
+
+
 def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str, str]) -> None:
     code = (
         "import os, signal, sys, time;"

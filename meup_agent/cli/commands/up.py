@@ -41,6 +41,7 @@ from meup_agent.cli.options import (
     flag,
     option,
 )
+from meup_agent.cli.render.formatting import name_some
 from meup_agent.cli.render.output import open_prefixed, warn
 from meup_agent.cli.signals import ENDING, end_by_signals
 from meup_agent.cli.up.autostart import (
@@ -109,6 +110,9 @@ MAX_NAMED: Final = 8
 BANNER_SECONDS: Final = 12.0
 """Seconds that the configuration for clients waits for the servers, so that it stands below what
 their start says: an old server is asked again after ten; one that is downloaded takes longer."""
+
+LATE_SECONDS: Final = 5.0
+"""Seconds after which the servers are named whose start is still waited for."""
 
 log = logging.getLogger("meup_agent.up")
 
@@ -371,6 +375,15 @@ def _run(
                 tasks.start_soon(hooks.run, running)
             settled = {launch.place: anyio.Event() for launch in plan.bridged}
 
+            async def name_late() -> None:
+                await anyio.sleep(LATE_SECONDS)
+                late = [
+                    launch.name for launch in plan.bridged if not settled[launch.place].is_set()
+                ]
+                if late and not stop.asked.is_set():
+                    shown = name_some(late, MAX_NAMED)
+                    log.info("waiting for %s: a server that is downloaded first takes long", shown)
+
             async def show_banner(folder: Path) -> None:
                 # Last, so that it need not be looked for among the lines of the start.
                 with anyio.move_on_after(BANNER_SECONDS):
@@ -391,7 +404,9 @@ def _run(
                         launch.name,
                         partial(run_bridge, launch, url, starter, children, joined, plan.roots),
                     )
-                if not plan.bridged:
+                if plan.bridged:
+                    tasks.start_soon(name_late)
+                else:
                     end_loading()
             log.info("up and running: %d of its participants are started", len(plan.launches))
             try:

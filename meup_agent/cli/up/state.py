@@ -272,7 +272,8 @@ def _hold_lock(folder: Path, name: str, owner: Owner) -> Generator[GatewayLock]:
             if not _lock(file):
                 said = _read_owner(file) or owner
                 raise Failure(f"{said}; stop it with Ctrl-C there, or use it")
-            lock = GatewayLock(file, owner, folder / f"{name}{SOCKET_SUFFIX}")
+            with explain_os_error(f"{path} cannot be written"):
+                lock = GatewayLock(file, owner, folder / f"{name}{SOCKET_SUFFIX}")
         try:
             yield lock
         finally:
