@@ -58,16 +58,16 @@ class AwaitedAnswer:
     """Ours, as it was sent."""
 
     def __init__(self, kind: str, asked: str = "") -> None:
-        self.came = anyio.Event()
         self.envelope: Envelope | None = None
         self.kind = kind
         self.asked = asked
 
-    def put(self, envelope: Envelope) -> None:
-        """Keep the first answer."""
-        if self.envelope is None and self._is_answer(envelope):
+    def take(self, envelope: Envelope) -> bool:
+        """Keep the first answer; ``True`` for that."""
+        is_first = self.envelope is None and self._is_answer(envelope)
+        if is_first:
             self.envelope = envelope
-            self.came.set()
+        return is_first
 
     def _is_answer(self, envelope: Envelope) -> bool:
         is_gateways = envelope.sender in kinds.GATEWAY_NAMES
@@ -252,14 +252,15 @@ async def ask(
         return said  # this gateway does not confirm it
     answer.said = said
     with (
-        session.watchers.told_of(said.id, answer),
+        session.watchers.told_of(said.id, answer.take) as answers,
         release_slot(session),
         anyio.move_on_after(timeout),
     ):
-        await answer.came.wait()
+        await anext(answers, None)
     if answer.envelope is None:
         who = repr(answer.asked) if answer.asked else "the gateway"
-        raise OutcomeUnknown(f"the {kind} was sent, and {who} did not answer in {timeout:g} s")
+        why = session.over or f"{who} did not answer in {timeout:g} s"
+        raise OutcomeUnknown(f"the {kind} was sent, and no answer came: {why}")
     if answer.envelope.kind == kinds.SYSTEM_ERROR:
         raise refusal_in(answer.envelope.payload_object, f"the {kind}")
     return answer.envelope

@@ -672,7 +672,10 @@ ANNOUNCED_SECONDS: Final = 1.0
 
 
 async def wait_for(session: Session, find: Callable[[], T], timeout: float | None) -> T:
-    """Wait until something is found, and return it; what is not found in time is falsy."""
+    """Wait until something is found, and return it; what is not found in time is falsy.
+
+    So is what was not found before the space was left.
+    """
     with (
         anyio.move_on_after(checked_timeout(timeout)),
         # Looked at again at each envelope, which has taken effect by then.
@@ -681,7 +684,8 @@ async def wait_for(session: Session, find: Callable[[], T], timeout: float | Non
         # It may be gone again before this task runs.
         while not (found := find()):
             with release_slot(session):
-                await anext(heard)
+                if await anext(heard, None) is None:
+                    break
         await checkpoint()
         return found
     # Once more: it may have come as the time was up.

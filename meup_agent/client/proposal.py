@@ -640,13 +640,16 @@ class _PageReader(AwaitedAnswer):
         self.omitted = 0
         self.problem = ""
 
-    def put(self, envelope: Envelope) -> None:
-        """Keep the first answer, and enter its proposals."""
-        super().put(envelope)
-        if self.envelope is not envelope or envelope.kind != kinds.PROPOSALS:
-            return
+    def take(self, envelope: Envelope) -> bool:
+        """Keep the first answer, and enter its proposals; ``True`` for that."""
+        is_first = super().take(envelope)
+        if is_first and envelope.kind == kinds.PROPOSALS:
+            self._enter(envelope)
+        return is_first
+
+    def _enter(self, answer: Envelope) -> None:
         try:
-            self.page = msgspec.json.decode(envelope.raw_payload, type=ProposalPage)
+            self.page = msgspec.json.decode(answer.raw_payload, type=ProposalPage)
         except (msgspec.DecodeError, RecursionError) as error:
             self.problem = printable(str(error))
             return

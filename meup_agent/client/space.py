@@ -171,7 +171,8 @@ class Space:
 
         found = await wait_for(self._session, find, timeout)
         if found is None:
-            raise ParticipantGone(f"{participant!r} did not come into the space in {timeout:g} s")
+            why = self._session.over or f"waited for {timeout:g} s"
+            raise ParticipantGone(f"{participant!r} did not come into the space: {why}")
         return found
 
     # --- requests ---

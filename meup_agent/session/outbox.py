@@ -16,7 +16,7 @@ from meup_agent.errors import UsageError
 from meup_agent.protocol.exchange import Priority, Send, Wait
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import FrozenStruct
-from meup_agent.protocol.wire.outcomes import Unsent
+from meup_agent.protocol.wire.outcomes import Unknown
 from meup_agent.protocol.wire.payloads import MAX_TTL
 from meup_agent.protocol.wire.ttl_map import TTLMap
 from meup_agent.transport.base import Condition, condition_maker
@@ -263,6 +263,15 @@ class Outbox:
         while len(self) or self._in_flight:
             await self._emptied.wait()
 
+    def clear(self) -> None:
+        """Drop all that waits, and let those that wait for room see that we have left."""
+        for lane in (self._urgent, self._ordered):
+            while lane:
+                self._count(lane.popitem()[1], -1)
+        self.keep_nothing()
+        self.forget_ended()
+        self._emptied.notify_all()
+
     async def room(self) -> None:
         """Return when there is room for another request or proposal."""
         while self.is_full:
@@ -379,6 +388,10 @@ MAX_LOGGED_CHARS: Final = 200
 """Characters of a reason in the log: it may repeat what a stranger gave as theirs."""
 
 
+LEFT_OPEN: Final = Unknown("its block was left, and it stays open; space.proposals.list() finds it")
+"""The ending of a kept proposal for those that wait for it here."""
+
+
 class _Waiter(msgspec.Struct):
     done: Condition
     kind: str
@@ -476,7 +489,7 @@ class PendingCalls:
         """Wait until one has ended; the handler that waits gives its place free."""
         wait = self._waits.get(key)
         if wait is None:
-            return Unsent("the exchange is not open")
+            return LEFT_OPEN
         while wait.ending is None:
             if parent is None:
                 await wait.done.wait()
@@ -532,7 +545,12 @@ class PendingCalls:
 
     def drop(self, key: Key) -> Ending | None:
         """Wait for one no more, and leave it open; its ending, if it has ended."""
-        return self._waits.pop(key).ending
+        ending = self._waits[key].ending
+        if ending is None:
+            # Another task may wait for it, as the layers of a middleware do.
+            self.end(key, LEFT_OPEN)
+        del self._waits[key]
+        return ending
 
     # --- what the table tells ---
 

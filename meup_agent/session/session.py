@@ -89,6 +89,7 @@ class EnvelopeStream:
         self._wanted = wanted
         self._envelopes: deque[Envelope] = deque(maxlen=WATCHED)
         self._came = anyio.Event()
+        self._over = False
         self.missed = 0
 
     def put(self, envelope: Envelope) -> None:
@@ -100,13 +101,20 @@ class EnvelopeStream:
         self._envelopes.append(envelope)
         self._came.set()
 
+    def end(self) -> None:
+        """End with what has come: the space has been left."""
+        self._over = True
+        self._came.set()
+
     def __aiter__(self) -> Self:
         """The watcher itself."""
         return self
 
     async def __anext__(self) -> Envelope:
-        """Wait for the next envelope."""
+        """Wait for the next envelope; it ends where the space has been left."""
         while not self._envelopes:
+            if self._over:
+                raise StopAsyncIteration
             if self._came.is_set():
                 # Only then: others may wait for the one that is there.
                 self._came = anyio.Event()
@@ -120,6 +128,7 @@ class EnvelopeListeners:
     def __init__(self) -> None:
         self.listeners: set[EnvelopeListener] = set()
         self._asked: set[str] = set()
+        self._over = False
 
     def listen(self, listener: EnvelopeListener) -> None:
         self.listeners.add(listener)
@@ -134,15 +143,17 @@ class EnvelopeListeners:
             self.listeners.discard(listener)
 
     @contextmanager
-    def told_of(self, envelope_id: str, listener: EnvelopeListener) -> Generator[None]:
-        """Hand every envelope to a listener that waits for the gateway's answer to one of ours.
+    def told_of(
+        self, envelope_id: str, wanted: Callable[[Envelope], bool]
+    ) -> Generator[EnvelopeStream]:
+        """The envelopes that answer one of ours, as :meth:`watch` gives them.
 
-        A refusal is the listener's to report, and no line in the log.
+        A refusal is the caller's to report, and no line in the log.
         """
         self._asked.add(envelope_id)
         try:
-            with self.listening(listener):
-                yield
+            with self.watch(wanted) as answers:
+                yield answers
         finally:
             self._asked.discard(envelope_id)
 
@@ -150,8 +161,20 @@ class EnvelopeListeners:
     def watch(self, wanted: Callable[[Envelope], bool] | None = None) -> Generator[EnvelopeStream]:
         """Every envelope from here on, echoes of our own included, as an async iterator."""
         watcher = EnvelopeStream(wanted)
-        with self.listening(watcher):
-            yield watcher
+        try:
+            with self.listening(watcher):
+                if self._over:
+                    watcher.end()
+                yield watcher
+        finally:
+            watcher.end()
+
+    def end(self) -> None:
+        """End what is watched: a task outside the session's block would wait for ever."""
+        self._over = True
+        for listener in self.listeners:
+            if isinstance(listener, EnvelopeStream):
+                listener.end()
 
     def ask_about(self, envelope: Envelope) -> bool:
         """True if a listener waits for the gateway's answer that an envelope is."""
@@ -304,6 +327,13 @@ class Session(ABC, AsyncContextManagerMixin):
                     await self._say_goodbye()
             finally:
                 self._presence.cancel()
+                self._end_waits()
+
+    def _end_waits(self) -> None:
+        """Wake what still waits: handlers that shield themselves, and tasks outside the block."""
+        self.table.streams.stopped(self._over)
+        self.watchers.end()
+        self.outbox.clear()
 
     async def _be_present(self) -> None:
         """Keep the connection and the time, until we end it ourselves.
@@ -529,6 +559,11 @@ class Session(ABC, AsyncContextManagerMixin):
     @property
     def me(self) -> str:
         return self.table.roster.me
+
+    @property
+    def over(self) -> str:
+        """Why nothing can be sent any more; empty while something can."""
+        return self._over
 
     @property
     def dialect(self) -> str:
