@@ -11,12 +11,14 @@ from meup_agent import Agent, Chat, Gap, Proposal, Rejection
 from meup_agent.errors import TakenOver, TransportClosed
 from meup_agent.events import Resumed
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER, Connector, Transport
+from tests.interaction.cast import unwilling
 from tests.interaction.people import (
     ONE_PLACE,
     InMemory,
     Latch,
     Meeting,
     Notes,
+    ended,
     gathered,
     join,
     keep_away,
@@ -400,3 +402,33 @@ async def test_a_takeover_while_the_missed_is_read(meeting: Meeting, notes: Note
             await newer.until("new")
     assert newer.all == ["new"]
     assert set(older.all) <= {"held"}
+
+
+@pytest.mark.rule("4.14.limits")
+async def test_what_is_said_again_waits_once_however_often_it_comes_back(
+    forgetful: InMemory,
+) -> None:
+    cutter = Cutter()
+
+    def hang_up(_: bytes) -> bool:
+        cutter.closed = True
+        return True
+
+    async with (
+        gathered(forgetful, join(forgetful, unwilling(), latch=cutter), "second", "proposer") as (
+            reviewer,
+            second,
+            proposer,
+        ),
+        proposer.propose("tools", "add", to="reviewer") as proposal,
+    ):
+        await ended(proposal, Rejection)
+        await keep_away(forgetful, cutter, reviewer)
+        for connections in range(2, 10):
+            for number in range(8):
+                await second.chat(str(number))
+            cutter.before_send, cutter.closed = hang_up, False
+            await until(lambda: cutter.closed and not reviewer.connected)
+            assert session_of(reviewer).connections == connections
+        # The rejection, and the question which proposals are open.
+        assert len(session_of(reviewer).outbox) == 2

@@ -593,6 +593,8 @@ class ListedProposals(TablePart):
         context = self._context
         if context.mode is not Mode.OBSERVING and context.roster.guarantees.lists_proposals:
             asked = {"to_decide": True}
+            if self._question:
+                context.envelope_sender.take_back(self._question)
             said = context.envelope_sender.send(
                 kinds.LIST_PROPOSALS, asked, priority=Priority.ANSWER
             )

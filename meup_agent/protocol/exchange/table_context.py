@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meup_agent.protocol.exchange.effects import Drop, Effect, Gap, Key, Priority, Role, Send
+from meup_agent.protocol.exchange.effects import (
+    Drop,
+    Effect,
+    Gap,
+    Key,
+    Priority,
+    Role,
+    Send,
+    Unsend,
+)
 from meup_agent.protocol.proposals import (
     NOTHING,
     Folded,
@@ -194,6 +203,9 @@ class EnvelopeSender:
         envelope = item.envelope
         if self.copies_get_new_ids:
             envelope = envelope.replace(id=self.new_id())
+            if item.copies:
+                # Connections that end before it leaves would else queue one copy each.
+                self.take_back(item.copies[-1])
             self._copies.put(envelope.id, item.envelope.id, self.now)
             copies = (*item.copies, envelope.id)[-MAX_COPIES:]
             self._keep(msgspec.structs.replace(item, copies=copies))
@@ -204,6 +216,10 @@ class EnvelopeSender:
                 about = (envelope.id, item.envelope.id)
                 words = words.replace(id=self.new_id(), correlation=about)
             self.transmit(words, Priority.TALK, again=True)
+
+    def take_back(self, envelope_id: str) -> None:
+        """Do not send an envelope that has not left, or may have been lost: another replaces it."""
+        self._effects.append(Unsend(envelope_id))
 
     def resend_once(self, envelope_id: str) -> bool:
         """Send again what the gateway refused as it threw us out; once only, not for ever."""
