@@ -139,8 +139,10 @@ class _Reader:
             while end < len(source) and source[end] != "'":
                 end += 2 if source[end] == "\\" else 1
             self.parts.append(_ESCAPE.sub(_unescape, source[at + 2 : end]))
+            self.is_open = self.is_open or "\\c" in source[at:end]  # zsh has no control letters
             return end + 1
         if rest == '"' and not quoted:
+            self.changes = True  # by a translation; to sh and zsh the sign is a letter
             return at + 1
         if found := _VARIABLE.match(source, at):
             name = found[1] or found[2]
@@ -304,7 +306,9 @@ _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish"})
 _LIKE_BASH: Final = frozenset({"bash", "rbash", "zsh"})
 _SHELL_OPTIONS: Final = re.compile(r"-[lceux]+")
-_TEXT_OF_A_SHELL: Final = frozenset({"eval", "watch", "su", "runuser", "script", "ssh", "flock"})
+_TEXT_OF_A_SHELL: Final = frozenset(
+    ["eval", "watch", "su", "runuser", "script", "ssh", "flock", "emulate", "sched"]
+)
 _CALLS_BACK: Final = frozenset({"compgen", "complete", "mapfile", "readarray"})
 _READS_A_FILE: Final = frozenset({".", "source"})
 _INTERPRETER: Final = re.compile(
@@ -710,6 +714,7 @@ _SUBSTITUTES: Final = frozenset(
     ["command_substitution", "process_substitution", "arithmetic_expansion", "expansion"]
 )
 _TEXTS: Final = frozenset({"string", "heredoc_body"})
+_TEST: Final = re.compile(r"\[\[?\s(?:.*\s)?\]\]?", re.DOTALL)
 _TEST_SIGNS: Final = frozenset({"[", "]", "!", "=", "==", "!="})
 _HELD: Final = frozenset({"raw_string", "ansi_c_string", "comment"})
 _COMMANDS: Final = frozenset({"command", "declaration_command", "unset_command"})
@@ -875,6 +880,8 @@ class _LineReading:
                 or source[node.end_byte : node.end_byte + 1] not in _DELIMITERS
             ):
                 self._lose("it is not clear where a text within it ends")
+            case "heredoc_redirect" if not _has_its_end(node, source):
+                self._lose("it is not clear where a text within it ends")
             case "heredoc_body" | "herestring_redirect":
                 text = _text(node).removeprefix("<<<")
                 is_text = node.type == "heredoc_body"
@@ -886,8 +893,6 @@ class _LineReading:
                     self._lose("it is not clear where a comment begins")
             case "ansi_c_string" if self._is_posix or "\\'" in _text(node):
                 self._doubt("sh ends a text of it elsewhere than bash")
-            case "string" | "translated_string" if self._is_posix and _text(node)[0] == "$":
-                self._doubt("sh reads a text of it otherwise than bash")
             case "test_operator" if _text(node) in _ARITHMETIC:
                 self._doubt("it reckons with names, which may run commands")
             case "compound_statement" | "subshell" if _text(node).startswith("(("):
@@ -900,8 +905,11 @@ class _LineReading:
                 text = _text(node).removeprefix("[")
                 if text.startswith("[") and self._is_posix:
                     self._doubt("sh takes a test of it for commands")
-                if not text.startswith("[") and ("\n" in text or not _is_plain_test(node)):
-                    # To a shell `[` is a program, which `&&`, `>` or the end of a line ends.
+                is_program = not text.startswith("[") and ("\n" in text or not _is_plain_test(node))
+                after = source[node.end_byte : node.end_byte + 1]
+                if is_program or not _TEST.fullmatch(_text(node)) or after not in _DELIMITERS:
+                    # To a shell `[` is a program, which `&&`, `>` or the end of a line ends, and
+                    # neither it nor `[[` is part of a longer word.
                     self.give_up("it is not clear where a test ends", _text(node))
                 values = [*self._variables.values(), text]
                 may_name = any("[" in each or each in _BY_NAME for each in values)
@@ -982,8 +990,10 @@ class _LineReading:
 
     def _read_redirect(self, node: Node, source: bytes, span: tuple[int, int] | None) -> None:
         last = next((each for each in node.children if each.type in _WORDS), node)
-        if source[last.end_byte : last.end_byte + 1] not in _DELIMITERS:
-            # The shell joins what is behind it, as by a backslash at the end of a line.
+        last = next((each for each in node.children if _closes(node) and not each.is_named), last)
+        if source[last.end_byte : last.end_byte + 1] not in _DELIMITERS or _text(last)[:1] == "!":
+            # The shell joins what is behind it, as by a backslash at the end of a line; to zsh
+            # `>!` and `>&--` are other redirections.
             self._lose("it is not clear where the file of a redirection ends")
         behind = _behind_target(node)
         if behind and not _owner(node):
@@ -1104,6 +1114,23 @@ def _sees_all(nodes: Sequence[Node], source: bytes) -> bool:
         if not is_escaped and at not in known:
             return False
     return True
+
+
+def _has_its_end(redirect: Node, source: bytes) -> bool:
+    """True for a here-document that ends at the first line that is its delimiter, and no other.
+
+    The parser also ends it at a line with blanks in front.
+    """
+    found = {each.type: each for each in redirect.children}
+    start, body, end = (found.get(f"heredoc_{part}") for part in ("start", "body", "end"))
+    if start is None or body is None or end is None:
+        return False
+    tabs = b"\t" if "<<-" in found else b""
+    begin = source.rfind(b"\n", 0, body.start_byte) + 1
+    *lines, last = [each.lstrip(tabs) for each in source[begin : end.end_byte].split(b"\n")]
+    delimiter = _text(start).strip("'\"").encode()
+    is_alone = source[end.end_byte : end.end_byte + 1] in (b"", b"\n")
+    return is_alone and last == delimiter and delimiter not in lines
 
 
 def _has_quoted_texts(nodes: Sequence[Node]) -> bool:
