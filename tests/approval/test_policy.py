@@ -156,6 +156,7 @@ def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -
         (lambda: Policy([DenyRule("a", arguments={NO: "b"})]), "key False is not a string; put q"),
         (lambda: Policy([DenyRule("a", arguments={"b": {NO: "c"}})]), "key False is not a string"),
         (lambda: Policy([AllowRule("a", arguments={NO: "b"})]), "False is not a string; put quote"),
+        (lambda: DenyRule("a", arguments={"b": "c", NO: "d"}), "False is not a string; put quotes"),
         (lambda: DenyRule("a", method=["tools/call", "tools.list"]), "did you mean tools/list"),
         (lambda: DenyRule("a", reason="unsave"), "did you mean unsafe"),
         (lambda: DenyRule("a", explain=" "), "explain: expected a text"),

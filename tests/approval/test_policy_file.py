@@ -55,6 +55,7 @@ def test_a_file_says_the_same_as_python(tmp_path: Path) -> None:
         ("rules: []", "rules: expected a list of rules"),
         ("rules:", "rules: expected a list of rules"),
         ("rules: [{allow: {tool: a}}]\nrule: 1", "rule: unknown key"),
+        ("rules: [{allow: {tool: a, arguments: {no: b}}}]", "the key 'no' is not read as a text"),
         ("rules: [{alow: {tool: a}}]", r"rules\[0\].alow: unknown key; did you mean allow"),
         ("rules: [{allow: {tool: a}, deny: {tool: b}}]", r"rules\[0\]: expected one of"),
         ("rules: [allow]", r"rules\[0\]: expected one of"),

@@ -76,7 +76,7 @@ def load_cases(path: Path) -> tuple[list[PolicyCase], Path | None]:
     from meup_agent.strict_yaml import parse_yaml
 
     try:
-        document = read_keys(parse_yaml(read_file(path)), "", ("policy", "cases"))
+        document = read_keys(parse_yaml(read_file(path), text_keys=True), "", ("policy", "cases"))
         cases = as_list(document.get("cases"))
         if not cases:
             raise ConfigurationError("cases: expected a list of cases")

@@ -402,7 +402,7 @@ def parse_policy(raw: bytes) -> Policy:
     """
     from meup_agent.strict_yaml import parse_yaml
 
-    document = parse_yaml(raw)
+    document = parse_yaml(raw, text_keys=True)
     if not raw.endswith(b"\n"):
         raise ConfigurationError("its last line has no end, so a part of it may be missing")
     return read_policy(document)

@@ -158,9 +158,8 @@ class PolicyRule:
     @property
     def named(self) -> frozenset[str]:
         """The arguments that it names, with or without wildcards; a path names none."""
-        # A key that is no text, such as YAML's `no`, is refused where the rule is compiled.
         return frozenset(
-            key for each in as_patterns(self.arguments) for key in each if not is_path(str(key))
+            key for each in as_patterns(self.arguments) for key in each if not is_path(key)
         )
 
     @property
@@ -485,7 +484,12 @@ def _check_arguments(given: object) -> None:
         if parts > MAX_PARTS:  # an anchor of YAML can stand in itself
             raise ConfigurationError(f"arguments: there are more than {MAX_PARTS} parts")
         if isinstance(value, Mapping):
-            pending += cast("Mapping[str, object]", value).values()
+            for key, each in cast("Mapping[object, object]", value).items():
+                if not isinstance(key, str):
+                    raise ConfigurationError(
+                        f"arguments: the key {key!r} is not a string; put quotes around it"
+                    )
+                pending.append(each)
         elif isinstance(value, list | tuple):
             if not value:
                 raise ConfigurationError("arguments: an empty list never matches")
@@ -506,16 +510,12 @@ def _check_others(given: object) -> None:
 
 
 def plain_value(value: Any) -> Any:
-    """The value as JSON and YAML have it, without tuples and enumerations.
-
-    A key that is not text stays one: a pattern refuses it, and as a text it would name nothing.
-    """
+    """The value as JSON and YAML have it, without tuples and enumerations."""
     if isinstance(value, str):  # nearly all of them: no other test is as quick
         return str(value)
     if isinstance(value, Mapping):
         return {
-            str(key) if isinstance(key, str) else key: plain_value(each)
-            for key, each in cast("Mapping[object, Any]", value).items()
+            str(key): plain_value(each) for key, each in cast("Mapping[str, Any]", value).items()
         }
     if isinstance(value, list | tuple):
         return [plain_value(each) for each in cast("Sequence[Any]", value)]
