@@ -240,7 +240,7 @@ async def outcome_of_left(
             await anyio.sleep(PAUSE_SECONDS)
             if latest.state.is_pending:
                 with anyio.move_on_after(QUIET_SECONDS):
-                    await anext(news)
+                    await anext(news, None)
             latest = await find_left(space, record.id)
     return None
 

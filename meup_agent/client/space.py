@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anyio.lowlevel import checkpoint
 from msgspec import to_builtins
 
-from meup_agent.client.control import Control, Members
+from meup_agent.client.control import Control, Members, ask
 from meup_agent.client.messages import (
     TIMEOUT,
     OnProgress,
@@ -649,11 +649,8 @@ async def take_permit(space: Space, proposal: str) -> None:
     """
     session = space._session  # pyright: ignore[reportPrivateUsage]
     payload = to_builtins(PermitReport(ReportedOutcome.TAKEN))
-    with space.watch(lambda each: each.kind == kinds.MCP_REPORT and each.id == sent.id) as heard:
-        sent = session.send_message(kinds.MCP_REPORT, payload, correlation=(proposal,))
-        await session.taken((sent.id,))
-        # After a lost connection it is said again, and its echo comes then.
-        await anext(heard)
+    # After a lost connection it is said again, and its echo, or a refusal, comes then.
+    await ask(session, kinds.MCP_REPORT, payload, correlation=(proposal,), timeout=None)
 
 
 def send_note(

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 import anyio
@@ -309,6 +310,7 @@ class Session(ABC, AsyncContextManagerMixin):
         self._presence = anyio.CancelScope(shield=True)
         self._tasks: TaskGroup | None = None
         self._over = ""
+        self._thread: Final = get_ident()
         self.connections = 0
         """Connections that have welcomed us."""
 
@@ -644,6 +646,12 @@ class Session(ABC, AsyncContextManagerMixin):
     def check_present(self, kind: str) -> None:
         """Raise if nothing can be sent any more."""
         self.table.check_may_send(kind)
+        if get_ident() != self._thread:
+            # It would wake tasks of a loop that does not look for it, which hang from then on.
+            raise UsageError(
+                f"the {kind} was not sent: it was begun in another thread than the one that joined"
+                " the space; have that one's loop begin it, as anyio.from_thread.run(…) does"
+            )
         if self._over:
             raise NotSent(f"the {kind} was not sent: {self._over}")
 

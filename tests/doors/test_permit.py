@@ -21,9 +21,12 @@ from tests.gateways import one_space_config
 from tests.interaction.people import (
     EVERYTHING,
     PROPOSALS,
+    QUICK,
+    Latch,
     Meeting,
     OverSockets,
     join,
+    keep_away,
     open_meeting,
     until,
 )
@@ -506,6 +509,32 @@ async def test_of_two_doors_that_recall_a_kept_permit_one_hands_it_out(meeting: 
             await reports(door.space, {"outcome": "taken"}, kept.proposal)
         assert record.report == PermitReport(ReportedOutcome.COMPLETED)
         assert len(ann.proposals) == 1
+
+
+@pytest.mark.rule("4.20.kept")
+async def test_a_door_that_was_away_is_told_that_another_has_handed_it_out(
+    meeting: Meeting,
+) -> None:
+    call, latch = bash("make", session="s1", call_id="t1"), Latch()
+    answers: list[Answer] = []
+    async with doors(meeting, approver(fulfill)) as ((door,), _):
+        kept = await door.ask(call, is_away=lambda: True)
+        dial, token = latch(meeting.connector("coder")), meeting.token("coder")
+        async with Door().join(dial, token=token, settings=QUICK) as other:
+            await other.recall()
+            assert other.space is not None
+            await keep_away(meeting, latch, other.space)
+
+            async def ask() -> None:
+                answers.append(await other.ask(call))
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                assert isinstance(await door.spend(call, kept), Permitted)
+                latch.closed = False
+    (answer,) = answers
+    assert isinstance(answer, Denied)
+    assert answer.why is Why.RUN_BEFORE
 
 
 @pytest.mark.rule("4.20.one_call")

@@ -5,10 +5,12 @@ from typing import Any
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 import pytest
 
 from meup_agent import Agent, Context, Proposal, Rejection, Space
 from meup_agent.errors import ToolError, UsageError
+from tests.interaction.cast import calculator
 from tests.interaction.people import Meeting, Notes, gathered
 from tests.interaction.views import taped
 from tests.wire import kinds
@@ -76,3 +78,22 @@ async def test_plain_handler_is_told_that_it_cannot_await(meeting: Meeting, note
         assert (outcome.reason, notes.all) == ("busy", ["refused"])
         with pytest.raises(ToolError, match=r"chat\(\) was called by .*plain, which"):
             await second.call("reviewer", "plain")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+async def test_another_thread_s_loop_is_told_where_to_call(meeting: Meeting, backend: str) -> None:
+    """It would wake tasks of the first loop, which does not look for that, and hangs."""
+
+    async def call(space: Space) -> None:
+        verbs: list[Any] = [
+            lambda: space.call("tools", "add", {"a": 1, "b": 2}),
+            lambda: space.chat("hi"),
+            lambda: space.control.pause("tools"),
+        ]
+        for verb in verbs:
+            with pytest.raises(UsageError, match=r"another thread .* anyio\.from_thread\.run"):
+                await verb()
+
+    async with gathered(meeting, calculator(), "second") as (_, space):
+        await anyio.to_thread.run_sync(lambda: anyio.run(call, space, backend=backend))
+        assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
