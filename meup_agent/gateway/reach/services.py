@@ -329,6 +329,7 @@ class PushSubscriptions:
         """Notified when a participant has its first browser, or none any more."""
         self._path = path
         self._subscriptions: dict[str, Subscription] = {}
+        self._saving = anyio.Lock()
         self._signer: Any
         try:
             with path.open("rb") as file:
@@ -339,7 +340,7 @@ class PushSubscriptions:
         except FileNotFoundError:
             self._signer = Vapid02()
             self._signer.generate_keys()
-            self._write()
+            self._write(self._content())
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be read ({system_reason(error)})") from None
         except ValueError:
@@ -364,7 +365,7 @@ class PushSubscriptions:
         """The participants that have browsers."""
         return frozenset(each.identity for each in self._subscriptions.values())
 
-    def add(
+    async def add(
         self, identity: Identity, endpoint: str, p256dh: str, auth: str, token: bytes = b""
     ) -> None:
         """Tell a browser, in place of whom it belonged to before.
@@ -391,16 +392,16 @@ class PushSubscriptions:
         if len(theirs) >= MAX_BROWSERS:
             del self._subscriptions[theirs[0].endpoint]
         self._subscriptions[endpoint] = added
-        self._write()
         self.changed.notify_all()
+        await self._save()
 
-    def remove(self, identity: Identity, endpoint: str) -> None:
-        """Tell a browser of a participant no longer."""
+    async def remove(self, identity: Identity, endpoint: str) -> None:
+        """Tell a browser of a participant no longer; it is so at once, whatever the disk does."""
         known = self._subscriptions.get(endpoint)
         if known is not None and known.identity == identity:
             del self._subscriptions[endpoint]
-            self._write()
             self.changed.notify_all()
+            await self._save()
 
     def sign(self, endpoint: str) -> dict[str, str]:
         """The headers that show a push service who sends."""
@@ -431,9 +432,21 @@ class PushSubscriptions:
             # The libraries raise what they like for what a stranger wrote.
             raise UsageError("the browser's keys or its address are none of Web Push") from None
 
-    def _write(self) -> None:
+    async def _save(self) -> None:
+        """Write the file in a thread, since a disk may take long; one that does not is logged."""
+        # Whoever is cancelled while another one writes would leave out its change.
+        with anyio.CancelScope(shield=True):
+            async with self._saving:
+                try:
+                    await anyio.to_thread.run_sync(self._write, self._content())
+                except ConfigurationError as error:
+                    log.warning("%s; what changed of Web Push is lost at the next start", error)
+
+    def _content(self) -> bytes:
         key = self._signer.private_pem().decode()
-        content = msgspec.json.encode(_Stored(key, list(self._subscriptions.values())))
+        return msgspec.json.encode(_Stored(key, list(self._subscriptions.values())))
+
+    def _write(self, content: bytes) -> None:
         with explain_os_error(f"{self._path} cannot be written"):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._path, content)
@@ -473,7 +486,7 @@ class PushService:
         for each in tuple(browsers):
             if not self._is_let_in(each):
                 browsers.remove(each)
-                self._subscriptions.remove(self._identity, each.endpoint)
+                await self._subscriptions.remove(self._identity, each.endpoint)
         results: list[NotDelivered | None] = []
 
         async def send_one(browser: Subscription) -> None:
@@ -518,7 +531,7 @@ class PushService:
         except NotDelivered as error:
             if not error.is_gone:
                 return error
-            self._subscriptions.remove(self._identity, browser.endpoint)
+            await self._subscriptions.remove(self._identity, browser.endpoint)
         return None
 
 

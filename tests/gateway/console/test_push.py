@@ -3,12 +3,15 @@
 import base64
 import json
 import os
+import shutil
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import http_ece
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -19,9 +22,12 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from py_vapid import Vapid02
 
+from meup_agent.atomic_file import replace_file
+from meup_agent.gateway.reach import services
 from tests.gateway.console.conftest import Browser, Site, fields_in, open_site, two_spaces
 from tests.gateway.reach.receiver import Received, receive
 from tests.gateways import Identity, NotifyTarget, PushSubscriptions
+from tests.patience import PATIENCE
 
 
 def text_of(value: bytes) -> str:
@@ -59,6 +65,13 @@ async def subscribe(browser: Browser, fields: dict[str, str], path: str = "/push
     page = (await browser.get("/inbox")).text
     csrf = fields_in(page, "/sign-out")["csrf"]
     return (await browser.post(path, {**fields, "csrf": csrf})).status_code
+
+
+def subscribed(site: Site) -> list[str]:
+    runtime = site.console.runtime
+    assert runtime is not None
+    assert runtime.push is not None
+    return [each.endpoint for each in runtime.push.of(Identity("demo", "you"))]
 
 
 async def test_a_browser_is_told_what_waits_and_that_it_is_settled(tmp_path: Path) -> None:
@@ -142,6 +155,48 @@ async def test_a_private_endpoint_is_not_asked(
     assert "hush" not in caplog.text
 
 
+async def test_a_slow_disk_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_busy, is_free = threading.Event(), threading.Event()
+
+    def write(path: Path, content: bytes) -> None:
+        is_busy.set()
+        assert is_free.wait(PATIENCE)
+        replace_file(path, content)
+
+    async with pushing(tmp_path) as site, anyio.create_task_group() as tasks:
+        browser, other = await site.browser("you"), await site.browser("you")
+        fields = PushReader().fields("https://push.example/1")
+        monkeypatch.setattr(services, "replace_file", write)
+        try:
+            tasks.start_soon(subscribe, browser, fields)
+            while not is_busy.is_set():
+                await other.get("/health")
+            assert (await other.get("/health")).status_code == 200
+            tasks.start_soon(browser.submit, "/health", "/sign-out")
+            while (await browser.get("/health")).status_code == 200:
+                pass
+        finally:
+            is_free.set()
+    assert b"push.example" not in (tmp_path / "push.json").read_bytes()
+
+
+async def test_one_signs_out_also_where_the_disk_takes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "state"
+    async with pushing(folder) as site:
+        browser = await site.browser("you")
+        assert await subscribe(browser, PushReader().fields("https://push.example/1")) == 204
+        shutil.rmtree(folder)
+        folder.touch()
+        assert (await browser.submit("/health", "/sign-out")).status_code == 303
+        assert (await browser.get("/health")).status_code == 303
+        assert not subscribed(site)
+    assert "is lost at the next start" in caplog.text
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -181,19 +236,19 @@ async def test_the_console_can_be_installed(site: Site) -> None:
     assert worker.headers["cache-control"] == "no-cache"
 
 
-def test_the_key_and_the_browsers_outlive_the_gateway(tmp_path: Path) -> None:
+async def test_the_key_and_the_browsers_outlive_the_gateway(tmp_path: Path) -> None:
     path, fields = tmp_path / "state" / "push.json", dict[str, Any]()
     first = PushSubscriptions(path)
     identity: Any = Identity("demo", "you")
     for number in range(9):
         fields |= PushReader().fields(f"https://push.example/{number}")
-        first.add(identity, **fields)
+        await first.add(identity, **fields)
     again = PushSubscriptions(path)
     assert again.application_key == first.application_key
     kept = [each.endpoint for each in again.of(identity)]
     assert kept == [f"https://push.example/{number}" for number in range(4, 9)]
     assert path.stat().st_mode & 0o077 == 0
-    again.add(Identity("demo", "other"), **fields)
+    await again.add(Identity("demo", "other"), **fields)
     assert fields["endpoint"] not in [each.endpoint for each in again.of(identity)]
-    again.remove(identity, fields["endpoint"])
+    await again.remove(identity, fields["endpoint"])
     assert again.of(Identity("demo", "other"))

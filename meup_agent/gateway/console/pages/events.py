@@ -116,18 +116,20 @@ async def subscribe(context: PageContext) -> Response:
     push = _subscriptions(context)
     endpoint, session = context.typed("endpoint"), context.signed_in
     keys = context.typed("p256dh"), context.typed("auth")
+    # Now, since it may be signed out while the disk takes its time.
+    before, session.push = session.push, endpoint
     try:
-        push.add(context.identity, endpoint, *keys, session.token)
+        await push.add(context.identity, endpoint, *keys, session.token)
     except UsageError as error:
+        session.push = before
         raise RequestDenied(BAD_REQUEST, f"Nothing is sent to this browser: {error}.") from None
-    session.push = endpoint
     return Response(None, 204)
 
 
 async def unsubscribe(context: PageContext) -> Response:
     """Tell the browser no more."""
-    _subscriptions(context).remove(context.identity, context.typed("endpoint"))
     context.signed_in.push = ""
+    await _subscriptions(context).remove(context.identity, context.typed("endpoint"))
     return Response(None, 204)
 
 

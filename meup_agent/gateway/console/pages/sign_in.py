@@ -129,9 +129,9 @@ async def enter_by_link(context: PageContext) -> Response:
 async def sign_out(context: PageContext) -> Response:
     """End the session."""
     session, push = context.session, context.state.runtime.push
-    if session is not None and push is not None:
-        push.remove(session.identity, session.push)
     context.state.sessions.close(context.cookie())
+    if session is not None and push is not None:
+        await push.remove(session.identity, session.push)
     response = redirect(context, "/sign-in")
     context.set_cookie(response, "", max_age=0)
     # Whatever a browser keeps of the pages.
