@@ -56,6 +56,7 @@ MAX_NAMED: Final = 10
 RESTARTING: Final = 1012
 """Close code of a gateway that stops: its members dial again (PROTOCOL 3)."""
 
+STOPS: Final = "the gateway stops; connect again"
 
 TOLD_NANOSECONDS: Final = 1_000_000_000
 """By which the machine's clock is put back before the log says so."""
@@ -325,7 +326,7 @@ class GatewayRuntime:
         most = self.limits.max_connections
         if not self.accepting:
             wait = 0 if self.node else RETRY_AFTER  # others have its spaces in a moment
-            raise NotAdmitted(UNAVAILABLE, "the gateway stops; connect again", wait)
+            raise NotAdmitted(UNAVAILABLE, STOPS, wait)
         if len(self._connections) >= most:
             said = f"the gateway has {most} connections, as many as it takes (max_connections)"
             raise NotAdmitted(UNAVAILABLE, said)
@@ -448,7 +449,7 @@ class GatewayRuntime:
             async with anyio.create_task_group() as flushing:
                 for journal in self.journals:
                     flushing.start_soon(journal.flush, self.limits.stop_timeout)
-        self.shut("the gateway stops; connect again")
+        self.shut(STOPS)
 
     def fail(self, sentence: str) -> None:
         """Stop: what cannot be kept is not accepted either."""

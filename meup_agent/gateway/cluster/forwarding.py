@@ -46,9 +46,11 @@ from meup_agent.gateway.edge.listener import (
     ends_of,
     forwarded_for,
     max_handshakes,
+    pack_close,
 )
 from meup_agent.gateway.logs import quote
 from meup_agent.gateway.network import check_encrypted, listen_error
+from meup_agent.gateway.runtime import RESTARTING, STOPS
 
 if TYPE_CHECKING:
     from meup_agent.gateway.cluster.membership import ClusterMembership
@@ -78,6 +80,11 @@ MAX_ADDRESS: Final = 254
 
 SWITCHES: Final = b"HTTP/1.1 101 "
 """The answer to a handshake that is accepted."""
+
+NOWHERE: Final = "the space is at no gateway now; connect again"
+
+FAREWELL: Final = pack_close(RESTARTING, STOPS)
+"""The end of a connection whose forwarder stops, or whose owner does not end it itself in time."""
 
 OwnPort = Callable[[bool], tuple[str, int] | None]
 """Host and port of this gateway's port for WebSocket, or of that for HTTP; ``None``: it has none.
@@ -173,7 +180,7 @@ class ConnectionForwarder:
             await self._membership.changed.wait()
 
     async def end(self) -> None:
-        """End all connections: their members dial again."""
+        """Close all connections with 1012: their members dial again."""
         await self._relays.end()
 
     def _is_elsewhere(self, space: str) -> bool:
@@ -215,7 +222,7 @@ class ConnectionForwarder:
             self._runtime.refusals.info(
                 "a connection to %s is not forwarded: %s", quote(space or ""), error
             )
-            member[1].write(_refusal_in_websocket() if began else _refusal(arrival))
+            member[1].write(pack_close(1013, NOWHERE) if began else _refusal(arrival))
         except (OSError, EOFError, asyncio.LimitOverrunError):
             pass  # as any other end of it
         finally:
@@ -244,14 +251,22 @@ class ConnectionForwarder:
     ) -> None:
         """Forward a connection; of one whose handshake was answered here, with what came since."""
         owner, there, ends = await self._dial_in_time(space, arrival)
+        farewell = b""
         try:
-            if came is not None:
+            if arrival.is_upgrade:
+                if came is None:
+                    await member[0].readexactly(len(arrival.head))
                 there[1].write(arrival.head)
                 answer = await _read_head(there[0])
-                if not answer.startswith(SWITCHES):
+                is_begun = answer.startswith(SWITCHES)
+                if came is None:
+                    member[1].write(answer)
+                elif is_begun:
+                    there[1].write(came)
+                else:
                     raise Unforwarded(answer.partition(b"\r")[0].decode("ascii", "replace"))
-                there[1].write(came)
-            relaying = asyncio.ensure_future(relay(member, there))
+                farewell = FAREWELL if is_begun else b""
+            relaying = asyncio.ensure_future(relay(member, there, farewell))
             if owner is not None:
                 self._forwarded[relaying] = space, owner.nonce
             try:
@@ -259,6 +274,8 @@ class ConnectionForwarder:
             finally:
                 relaying.cancel()
                 self._forwarded.pop(relaying, None)
+                # It may still have to say farewell.
+                await asyncio.wait([relaying])
         finally:
             close_soon(there[1])
             forwarded_for.pop(ends, None)
@@ -332,22 +349,15 @@ class ConnectionForwarder:
 
 def _refusal(arrival: Arrival) -> bytes:
     """The answer to a request that reaches no gateway."""
-    said = "the space is at no gateway now; connect again"
-    body, kind = said.encode(), b"text/plain"
+    body, kind = NOWHERE.encode(), b"text/plain"
     if not arrival.is_upgrade:
-        body = msgspec.json.encode({"error": "unavailable", "message": said})
+        body = msgspec.json.encode({"error": "unavailable", "message": NOWHERE})
         kind = b"application/json"
     phrase = HTTPStatus(UNAVAILABLE).phrase.encode()
     return (
         b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nConnection: close\r\n"
         b"Content-Length: %d\r\n\r\n%b" % (UNAVAILABLE, phrase, kind, len(body), body)
     )
-
-
-def _refusal_in_websocket() -> bytes:
-    """The refusal after a handshake: a close frame (RFC 6455 section 5.5.1)."""
-    payload = (1013).to_bytes(2) + b"the space is at no gateway now; connect again"
-    return bytes([0x88, len(payload)]) + payload
 
 
 async def _read_head(reader: asyncio.StreamReader) -> bytes:

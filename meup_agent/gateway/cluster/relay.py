@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from meup_agent.gateway.edge.connection import STALL_SECONDS
+from meup_agent.gateway.edge.listener import FrameEnds
 
 COPY_BYTES: Final = 64 * 1024
 """Bytes that are copied at a time in one direction; as many wait for a slow reader."""
@@ -43,29 +44,41 @@ class RelayTasks:
 
 
 async def copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float | None = None
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    seconds: float | None = None,
+    frames: FrameEnds | None = None,
 ) -> None:
-    """Copy until there is no more.
+    """Copy until there is no more; ``frames`` are told of what was written.
 
     Raises:
         OSError: Either end broke, or nothing was taken for so many seconds.
     """
     while data := await reader.read(COPY_BYTES):
         writer.write(data)
+        if frames is not None:
+            frames.add(data)
         if writer.transport.get_write_buffer_size():
             async with asyncio.timeout(seconds):
                 await writer.drain()
 
 
-async def relay(member: StreamPair, owner: StreamPair) -> None:
+async def relay(member: StreamPair, owner: StreamPair, farewell: bytes = b"") -> None:
     """Copy both ways until the owner's end ends; then both are closed.
 
     When the member's end ends first, the owner reads so, and answers what it was asked. So both
     ends are read to the end: nothing of a member is left that its owner has not seen yet.
+
+    Args:
+        member: The member's end.
+        owner: The owner's end.
+        farewell: The close frame for the member if this is cancelled; empty: what is copied to it
+            is no WebSocket.
     """
+    frames = FrameEnds() if farewell else None
     to_owner = asyncio.ensure_future(copy(member[0], owner[1]))
     # It may have been closed long ago, which is not seen before what came earlier is written.
-    to_member = asyncio.ensure_future(copy(owner[0], member[1], STALL_SECONDS))
+    to_member = asyncio.ensure_future(copy(owner[0], member[1], STALL_SECONDS, frames))
     for each in (to_owner, to_member):
         each.add_done_callback(_see_error)
     try:
@@ -80,11 +93,35 @@ async def relay(member: StreamPair, owner: StreamPair) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await asyncio.gather(_close(member[1]), _read_out(owner))
+    except asyncio.CancelledError:
+        if frames is not None and not to_member.done():
+            to_member.cancel()
+            with suppress(OSError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await asyncio.wait({to_member})
+                    await _say_farewell(owner[0], member[1], frames, farewell)
+        raise
     finally:
         for each in (to_owner, to_member):
             each.cancel()
         for _, writer in (member, owner):
             close_soon(writer)
+
+
+async def _say_farewell(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frames: FrameEnds, farewell: bytes
+) -> None:
+    """Write a close frame where a frame ends, and wait for the owner to end the connection.
+
+    It does once it has the member's answer, which is still copied to it.
+    """
+    while frames.missing and (data := await reader.read(frames.missing)):
+        writer.write(data)
+        frames.add(data)
+    if not frames.missing and not frames.closed:
+        writer.write(farewell)
+    while await reader.read(COPY_BYTES):
+        pass
 
 
 def _see_error(copying: asyncio.Task[None]) -> None:

@@ -761,3 +761,38 @@ def _pack(opcode: int, payload: bytes) -> bytes:
 
 pack_text: Final = partial(_pack, TEXT)
 pack_binary: Final = partial(_pack, BINARY)
+
+
+def pack_close(code: int, reason: str) -> bytes:
+    """A close frame (RFC 6455 section 5.5.1)."""
+    return _pack(CLOSE, code.to_bytes(2) + reason.encode())
+
+
+class FrameEnds:
+    """Knows where the frames of a server end, of a connection whose bytes are only copied."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        """True once a close frame came, after which nothing may follow."""
+        self._head = b""  # of a frame whose length is not known yet
+        self._left = 0  # bytes of a frame's payload that are still to come
+
+    @property
+    def missing(self) -> int:
+        """Bytes that may be read without reading into the next frame; 0: a frame has ended."""
+        return self._left or min(len(self._head), 1)
+
+    def add(self, data: bytes) -> None:
+        """Take the next bytes."""
+        data, at = self._head + data, self._left
+        size = len(data)
+        while at + 2 <= size:
+            length, begin = data[at + 1], at + 2
+            if length > 125:
+                begin += 2 if length == 126 else 8
+                if begin > size:
+                    break
+                length = int.from_bytes(data[at + 2 : begin])
+            self.closed = data[at] & 0x0F == CLOSE
+            at = begin + length
+        self._head, self._left = (data[at:], 0) if at <= size else (b"", at - size)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +18,21 @@ from meup_agent.gateway.cluster import forwarding
 from meup_agent.gateway.cluster import relay as relays
 from meup_agent.gateway.config import HttpConfig
 from meup_agent.gateway.config_file import load_config
-from meup_agent.gateway.edge.listener import ConnectionEnds, forwarded_for
+from meup_agent.gateway.edge.listener import (
+    ConnectionEnds,
+    FrameEnds,
+    forwarded_for,
+    pack_binary,
+    pack_close,
+)
+from meup_agent.gateway.runtime import STOPS
 from tests.gateway.cluster.test_takeover import Standby
 from tests.gateway.conftest import envelope
 from tests.gateway.journal.conftest import nats_config
 from tests.gateway.journal.test_gateway import config_with, hear_chats, rest
 from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.test_reload import new_certificate
-from tests.gateway.websocket_client import open_websocket, refusal
+from tests.gateway.websocket_client import hear_until, open_websocket, refusal
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.nats_servers import held_port
 from tests.patience import PATIENCE, patient
@@ -148,6 +155,49 @@ async def test_members_come_in_at_any_and_stay_with_the_port(
             await again.send(envelope("alice", id="2"))
             assert [said["id"] for said in await hear_chats(again, 1)] == ["2"]
         assert forwarded_for == {}
+
+
+async def test_a_forwarder_that_stops_closes_its_members_as_an_owner_does(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    async with two(tmp_path, ports) as (owner, second, _, _), AsyncExitStack() as stack:
+        third = replace(node(tmp_path, "third", ports), spaces=second.spaces)
+        assert third.journal.nats is not None
+        await stack.enter_async_context(Gateway(config=third, port=third.port))
+        await is_open(forwarding.split_address(third.journal.nats.advertise or "")[1])
+        url = f"ws://127.0.0.1:{third.port}/ws?space=demo"
+        async with (
+            open_websocket(url, owner.token("alice")) as alice,
+            open_websocket(f"{owner.url}/ws?space=demo", owner.token("bob")) as bob,
+        ):
+            await alice.send(envelope("alice", id="1"))
+            await hear_chats(alice, 1)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(stack.aclose)
+                await rest(alice)
+                assert (alice.close_code, alice.close_reason) == (1012, STOPS)
+                # Its answer was passed on, so its owner does not wait for it to come back.
+                while (await hear_until(bob, kind="system.presence"))["payload"][
+                    "event"
+                ] != "leave":
+                    pass
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
+def test_the_end_of_a_frame_is_known_however_it_comes(size: int) -> None:
+    packed = pack_binary(bytes(size))
+    data = packed + packed + pack_close(1000, "")
+    edges = [len(packed), 2 * len(packed), len(data)]
+    for step in (1, 3, 20_000):
+        ends = FrameEnds()
+        for at in range(0, len(data), step):
+            ends.add(data[at : at + step])
+            upto = min(at + step, len(data))
+            assert not ends.closed or upto > edges[1]
+            behind = min(each for each in edges if each >= upto) - upto
+            assert (ends.missing == 0) is (behind == 0)
+            assert ends.missing <= behind
+        assert ends.closed
 
 
 async def test_nobody_without_the_token_tells_where_members_are(
