@@ -211,8 +211,11 @@ LOOK_BACK_STRETCHES: Final = 20
 PAGE_ROWS: Final = 100
 """Rows that a page of the timeline begins with, and loads at a time."""
 
-MAX_STRETCH: Final = 10_000
-"""Numbers that are read at a time where few are the space's."""
+LONG_STRETCH: Final = 10_000
+"""Numbers of which none is the space's, after which its next entry is searched for by halves."""
+
+STRETCH_GROWTH: Final = 4
+"""Factor by which the next stretch is longer: where few numbers are the space's, it takes few."""
 
 
 class Thread(NamedTuple):
@@ -359,12 +362,14 @@ async def newest_before(
     while len(found) < most and upper > floor and stretches > 0:
         stretches -= 1
         lower = max(floor, upper - step)
-        stretch = await read_stretch(host, after=lower, until=upper, step=step)
+        stretch = await read_stretch(host, after=lower, until=upper, step=most + 1, most=most + 1)
+        if len(stretch) > most:
+            # The oldest of it, and the newest are asked for.
+            step = (upper - lower) // 2
+            continue
         found = [*stretch, *found]
-        if stretch or step < MAX_STRETCH:
-            upper, step = lower, min(step * 2, MAX_STRETCH)
-        else:
-            upper, step = await newest_number(host, lower), most
+        upper = lower if stretch or step < LONG_STRETCH else await newest_number(host, lower)
+        step *= STRETCH_GROWTH
     return found[-most:]
 
 

@@ -79,6 +79,16 @@ async def test_older_rows_are_found_however_long_a_gateway_ran(tmp_path: Path, d
     assert (ids(tuple(first)), none) == (["0", "1", "2"], [])
 
 
+@pytest.mark.parametrize("gap", [1, 1_000, 100_000, 1_000_000])
+async def test_a_page_of_a_quiet_space_takes_few_readings(gap: int) -> None:
+    journal = MemoryJournal(Clock())
+    await kept(journal, *map(chat, range(3 * PAGE_ROWS)))
+    quiet = QuietSpace(journal, most=100)
+    quiet.gap = gap
+    page = await newest_before(cast("SpaceServer", quiet), (journal.latest("demo") + 1) * gap)
+    assert ids(tuple(page)) == [str(number) for number in range(2 * PAGE_ROWS, 3 * PAGE_ROWS)]
+
+
 async def test_thread_of_before_a_restart_is_known(tmp_path: Path) -> None:
     path, clock = tmp_path / "journal.db", Clock()
     said = {"method": "tools/call", "params": {"name": "write"}}
