@@ -211,6 +211,9 @@ def _line(line: str) -> tuple[Part, ...]:
 
 # --- wrapping ---
 
+MAX_WORD: Final = 20
+"""Characters of a word that is not broken where it can go on below."""
+
 
 def wrapped(rows: Iterable[CardRow], width: int) -> Iterator[list[Part]]:
     for each in rows:
@@ -221,43 +224,52 @@ def _wrap(each: CardRow, width: int) -> Iterator[list[Part]]:
     indent = min(each.indent, width // 2)
     gutter = each.parts[:1] if each.parts and each.parts[0].text == GUTTER else ()
     line: list[Part] = [Part(" " * indent)] if indent else []
-    used = indent
+    used, is_new = indent, True
     for part in each.parts:
         rest = part.text
         while rest:
-            room, is_new = width - used, False
-            if room <= 0:
+            if used >= width:
                 yield line
                 below = indent if gutter else min(indent + 2, width // 2)
                 line, used = [Part(" " * below), *gutter], below + len(GUTTER) * bool(gutter)
-                room, is_new = width - used, True
-            taken, rest = _split_to_fit(rest, room)
-            if not taken and not is_new:  # a wide character that has no room here
+                is_new = True
+            taken, rest = _split_to_fit(rest, width - used, is_new=is_new)
+            if not taken and not is_new:  # a word, or a wide character, that has no room here
                 used = width
                 continue
             if not taken:  # nor anywhere, as it is counted; without it no line would be the last
                 taken, rest = rest[0], rest[1:]
             line.append(Part(taken, part.style))
-            used += cell_len(taken)
+            # What is left belongs below: the room behind a space is not for half a word.
+            used, is_new = width if rest else used + cell_len(taken), False
     yield line
 
 
-def _split_to_fit(text: str, room: int) -> tuple[str, str]:
-    """The beginning of a text that has room, at a space if it has one near, and the rest."""
+def _split_to_fit(text: str, room: int, *, is_new: bool) -> tuple[str, str]:
+    """The beginning of a text that has room, at a space if it has one near, and the rest.
+
+    Nothing of a short word is taken that has no room, unless it would stand there alone.
+    """
     if text.isascii():
         if len(text) <= room:
             return text, ""
-        at = text.rfind(" ", max(room - 20, 1), room + 1)
-        at = at if at > 0 else room
+        first = text[:room]
+    else:
+        if len(text) <= room * 4 and cell_len(text) <= room:
+            return text, ""
+        begin = text[: room + 1]
+        # Nothing is chopped of characters that take no room.
+        first = next(iter(chop_cells(begin, max(room, 1))), begin)
+        if cell_len(first) > room:
+            return "", text
+    end = len(first)
+    # Before the space: a line's end would hide it, of a value as well.
+    at = text.rfind(" ", max(end - MAX_WORD, 1), end + 1)
+    if at > 0:
         return text[:at], text[at:]
-    if len(text) <= room * 4 and cell_len(text) <= room:
-        return text, ""
-    begin = text[: room + 1]
-    # Nothing is chopped of characters that take no room.
-    first = next(iter(chop_cells(begin, max(room, 1))), begin)
-    if cell_len(first) > room:
+    if not is_new and end < len(text.partition(" ")[0]) <= MAX_WORD:
         return "", text
-    return first, text[len(first) :]
+    return first, text[end:]
 
 
 # --- card ---

@@ -86,6 +86,15 @@ def test_text_that_is_counted_as_too_wide_for_any_line_ends_all_the_same() -> No
     assert "".join(shown) == f"x{text}"
 
 
+@pytest.mark.parametrize("width", range(16, 60))
+@pytest.mark.parametrize("word", ["nothing", "n\u00f6thing"])
+def test_words_stay_whole(word: str, width: int) -> None:
+    prose = CardRow((Part("the tool: "), Part(f"{word} now"), Part(f"  ({word}, {word} here)")))
+    lines = ["".join(part.text for part in line) for line in wrapped([prose], width)]
+    whole = {"the", "tool:", word, "now", f"({word},", "here)"}
+    assert {each for line in lines for each in line.split()} == whole
+
+
 def test_a_line_that_goes_on_below_keeps_its_bar() -> None:
     long = CardRow((Part(GUTTER), Part("x" * 50)), indent=2)
     for line in wrapped([long], 20):
