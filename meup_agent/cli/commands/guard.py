@@ -82,6 +82,7 @@ class _Setup(msgspec.Struct):
     ttl: int = TTL_SECONDS
     process: int | None = None  # of the gateway that was started here
     servers: str = ""  # the digest of the MCP servers that it was started with
+    choices: list[str] = msgspec.field(default_factory=list[str])  # and its policy and port
 
 
 class _Gateway(NamedTuple):
@@ -89,17 +90,21 @@ class _Gateway(NamedTuple):
 
     servers: Path  # the MCP servers beside it, as `meup up --servers` takes them
     setup: _Setup
+    is_changed: bool = False  # another policy or port was chosen than the time before
+
+    @property
+    def choices(self) -> list[str]:
+        """The arguments of ``meup up`` that the user has chosen."""
+        policy = ["--policy", self.setup.policy] if self.setup.policy else []
+        port = [] if self.setup.port is None else ["--port", str(self.setup.port)]
+        return [*policy, *port]
 
     def words(self, clients: list[str]) -> list[str]:
         """The arguments of ``meup up`` for some agents."""
         words = ["--servers", str(self.servers)]
         for each in clients:
             words += ["--client", each]
-        if self.setup.policy:
-            words += ["--policy", self.setup.policy]
-        if self.setup.port is not None:
-            words += ["--port", str(self.setup.port)]
-        return words
+        return [*words, *self.choices]
 
     def command(self, clients: list[str]) -> str:
         """The command line that starts it for some agents."""
@@ -406,8 +411,8 @@ def _remove(chosen: list[CodingAgent], plan: GuardPlan, *, dry_run: bool) -> Non
     owner = gateway.owner()
     if owner is not None:
         sys.stdout.write(
-            f"the gateway at {owner.url} still runs (process {owner.process}), and is as before"
-            " until its next start\n"
+            f"the gateway at {owner.url} still runs, as before until its next start; kill"
+            f" {owner.process} ends it\n"
         )
 
 
@@ -485,6 +490,7 @@ def _gateway(
             setup = msgspec.json.decode(kept.read_bytes(), type=_Setup)
         except (OSError, msgspec.MsgspecError):
             raise ConfigurationError(f"{kept} cannot be read; remove it") from None
+    before = (setup.policy, setup.port)
     if policy is not None:
         from meup_agent.approval import load_policy
 
@@ -494,7 +500,8 @@ def _gateway(
         setup.port = port
     if ttl is not None:
         setup.ttl = ttl
-    return _Gateway(guard_folder() / "mcp.json", setup)
+    is_changed = (setup.policy, setup.port) != before
+    return _Gateway(guard_folder() / "mcp.json", setup, is_changed)
 
 
 def _keep(gateway: _Gateway, record: GuardRecord | None = None) -> None:
@@ -519,12 +526,16 @@ def _start(gateway: _Gateway, clients: list[str]) -> None:
     digest = hashlib.sha256(gateway.servers.read_bytes()).hexdigest()
     if owner is not None and owner.url:
         missing = [each for each in clients if each not in owner.token_files]
-        if digest != gateway.setup.servers and owner.process == gateway.setup.process:
+        is_ours = owner.process == gateway.setup.process
+        if is_ours and digest != gateway.setup.servers:
             missing.append("its MCP servers")
+        # What a gateway has that was started elsewhere is not known here.
+        if gateway.choices != gateway.setup.choices if is_ours else gateway.is_changed:
+            missing.append(shlex.join(gateway.choices) or "another policy")
         if not missing:
             return
         named = ", ".join(missing)
-        if owner.process != gateway.setup.process:
+        if not is_ours:
             raise Failure(
                 f"the gateway at {owner.url} (process {owner.process}) runs without {named}; stop"
                 f" it where it was started, and run: {gateway.command(clients)}"
@@ -545,8 +556,9 @@ def _start(gateway: _Gateway, clients: list[str]) -> None:
             sys.stderr.write("meup: waiting for the gateway\n")
         time.sleep(0.1)
     gateway.setup.process, gateway.setup.servers = owner.process, digest
+    gateway.setup.choices = gateway.choices
     _keep(gateway)
-    sys.stdout.write(f"the gateway runs at {owner.url}\n")
+    sys.stdout.write(f"the gateway runs at {owner.url}, as process {owner.process}\n")
 
 
 def _stop(gateway: _Gateway, owner: Owner) -> None:

@@ -354,7 +354,15 @@ def test_the_gateway_runs_with_a_participant_for_each_agent(full: Home) -> None:
         said = json.loads(asked.stdout)["hookSpecificOutput"]
         assert (said["permissionDecision"], asked.stderr) == ("deny", "")
         again = full.guard("codex")
-        assert again.returncode == exit_codes.OK
+        assert (again.returncode, "anew" in again.stdout) == (exit_codes.OK, False)
+        full.write("other.yaml", "rules:\n  - allow: {tool: Bash, shell: 'rm *'}\nend: true\n")
+        stricter = full.guard("codex", "--policy", "other.yaml")
+        assert "the gateway is started anew, with --policy " in stricter.stdout, stricter
+        asked = subprocess.run(
+            line, shell=True, input=json.dumps(CALL), capture_output=True, text=True, check=True
+        )
+        said = json.loads(asked.stdout)["hookSpecificOutput"]
+        assert said["permissionDecision"] == "allow"
         full.write(".gemini/settings.json", '{"mcpServers": {"files": {"command": "sh"}}}')
         other = full.guard("gemini")
         assert "started anew, with gemini, its MCP servers\n" in other.stdout, other
