@@ -68,6 +68,12 @@ def test_explain_tells_which_rule_decides(command: Here) -> None:
     assert last == "deny, policy: it matches rules[0]"
 
 
+@pytest.mark.parametrize(("path", "rule"), [("docs/a.md", "rules[1]"), ("docs/../a.md", "default")])
+def test_explain_takes_arguments_as_a_call_does(path: str, rule: str, command: Here) -> None:
+    done = command("policy", "explain", POLICY, "read_file", f"path={path}", "--json")
+    assert json.loads(done.out)["rule"] == rule
+
+
 def test_explain_reads_an_envelope(tmp_path: Path, command: Here) -> None:
     params = {"name": "send_mail", "arguments": {"to": "a@example.com"}}
     envelope = {"from": "bot", "payload": {"method": "tools/call", "params": params}}
@@ -104,7 +110,7 @@ def test_explain_takes_a_folder_and_a_long_name_for_tools(
     ("words", "said"),
     [
         (("explain", POLICY), "give either a tool or --envelope"),
-        (("explain", POLICY, "a", "--args", "[1]"), "--args: expected a JSON object"),
+        (("explain", POLICY, "a", "--args", "[1]"), "--args are not a JSON object"),
         (("explain", POLICY, "--envelope", "none.json"), "cannot be read"),
         (("explain", POLICY, "--envelope", CASES), "expected a JSON object"),
         (("check", POLICY, "--journal", "a", "--http", "http://x"), NOT_BOTH),

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import anyio
 import typer
 
-from meup_agent.cli.arguments import read_json
+from meup_agent.cli.arguments import convert_arguments, read_arguments, read_json
 from meup_agent.cli.commands import CommandTyper
 from meup_agent.cli.commands.journal import DamageNote, JournalOptions, Pages
 from meup_agent.cli.failures import Failure, Misuse, OutputClosed, require_extra
-from meup_agent.cli.options import Json, argument, option
+from meup_agent.cli.options import Args, Json, argument, option
 from meup_agent.cli.render.formatting import counted, counted_as
 from meup_agent.cli.render.logs import log_nothing
 from meup_agent.cli.render.output import Output, Stderr, progress_line
@@ -267,7 +267,11 @@ def explain(
         str | None,
         argument("[TOOL]", "The tool that is called."),
     ] = None,
-    args: Annotated[str, option("JSON", "The arguments as a JSON object.")] = "{}",
+    words: Annotated[
+        list[str] | None,
+        argument("KEY=VALUE", "Its arguments, as `meup call` takes them."),
+    ] = None,
+    args: Args = None,
     proposer: Annotated[str, option("NAME", "The participant that proposes it.")] = "proposer",
     target: Annotated[
         str | None,
@@ -284,7 +288,7 @@ def explain(
     Every rule stands on a line: whether it matches, and which one decides. The schema of the tool
     is not looked at: what does not fit it is rejected before any rule.
 
-    Example: `meup policy explain policy.yaml shell_run --args '{"line": "ls"}' --proposer bob`
+    Example: `meup policy explain policy.yaml shell_run line="ls -l" --proposer bob`
     """
     require_extra("a policy file")
     from meup_agent.approval.policy.file import load_policy
@@ -299,7 +303,8 @@ def explain(
     else:
         from meup_agent.approval.policy.cases import call_from
 
-        call = call_from(tool or "", _object(args, "--args"), target=target)
+        given = convert_arguments(read_arguments(words or [], args, None))
+        call = call_from(tool or "", given, target=target)
     found = loaded.decide(call, proposer)
     matching = {
         name: reading.value for name, reading in loaded.find_matching(call, proposer).items()
