@@ -1,5 +1,6 @@
 """A configuration that is read again: who is let in, who is closed, and what waits for a start."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -100,6 +101,24 @@ async def test_a_token_that_is_gone_ends_its_connections_and_no_other() -> None:
         await still_there(other, "ann")
         await still_there(bob, "bob")
         assert (await refusal(url(gateway), TOKENS["ann"][0])).status_code == 401
+
+
+@pytest.mark.rule("3.reload")
+async def test_a_message_whose_token_is_gone_before_its_end_is_refused() -> None:
+    body = b'{"kind": "chat", "payload": {}}'
+    async with serve(config({"ann": CHAT})) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(
+            b"POST /participants/ann/messages HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+            b"Authorization: Bearer %b\r\nContent-Length: %d\r\n\r\n"
+            % (TOKENS["ann"][0].encode(), len(body))
+        )
+        with anyio.fail_after(PATIENCE):
+            assert b" 100 " in await reader.readuntil(b"\r\n\r\n")
+            gateway.reload(config({"ann": (CHAT, TOKENS["ann"][1:])}))
+            writer.write(body)
+            assert b" 401 " in await reader.readline()
+        writer.close()
 
 
 @pytest.mark.rule("3.reload")

@@ -77,6 +77,8 @@ async def post_message(runtime: GatewayRuntime, request: Request) -> Response:
     """Take an envelope; the answer comes when it is kept. A frame of a stream is taken as well."""
     identity, host = authorize_participant(runtime, request)
     body = await _body(runtime, identity, request)
+    # Its token may be void by now, and its space another one.
+    identity, host = authorize_participant(runtime, request)
     runtime.enter_output(identity)
     if is_stream_frame(body):
         # It has no id, and is not kept.
