@@ -64,8 +64,19 @@ class PageContext:
         self.found_presence: PersonPresence | None = None
 
     def find_session(self) -> BrowserSession | None:
-        self.session = self.state.sessions.find(self.cookie(), self.state.runtime.tokens)
+        # A tab that is left open asks for news each minute, and nobody may sit before it.
+        is_used = self.request.method == "POST" or not self.is_by_script
+        tokens = self.state.runtime.tokens
+        self.session = self.state.sessions.find(self.cookie(), tokens, is_used=is_used)
         return self.session
+
+    @property
+    def is_by_script(self) -> bool:
+        """True for a request by which a page's script loads something."""
+        asked = self.request.headers
+        # Said by browsers only where the console is served by https, or at localhost.
+        meant_for = asked.get("sec-fetch-dest", "document")
+        return meant_for != "document" or asked.get("accept") in ("text/html", "text/event-stream")
 
     def typed(self, field: str) -> str:
         """The text in a field of the form, without blanks at its ends."""
@@ -188,9 +199,7 @@ class PageContext:
 
     def _notice(self) -> OutcomeNotice | None:
         # A script that loads a part of a page would take it from the page that comes next.
-        asked = self.request.headers
-        is_part = asked.get("sec-fetch-dest", "document") != "document"
-        if self.session is None or is_part or asked.get("accept") == "text/html":
+        if self.session is None or self.is_by_script:
             return None
         said, self.session.notice = self.session.notice, None
         return said

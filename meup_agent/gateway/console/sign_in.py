@@ -28,7 +28,7 @@ from meup_agent.protocol.space.allowance import TokenBucket
 # --- sign-in ---
 
 SESSION_IDLE: Final = 12 * 3600.0
-"""Seconds without a request after which a session ends: a working day with a long lunch."""
+"""Seconds without a page or form after which a session ends: a working day with a long lunch."""
 
 SESSION_AGE: Final = 7 * 24 * 3600.0
 """Seconds after which a session ends in any case."""
@@ -196,14 +196,19 @@ class BrowserSessions:
         times = session.opened + ago, session.used + ago
         return _write(_KeptSession(*identity, token, *times, session.push, session.csrf))
 
-    def find(self, cookie: str, tokens: Tokens) -> BrowserSession | None:
-        """The session of a cookie, unless it has ended by its age or with its token."""
+    def find(self, cookie: str, tokens: Tokens, *, is_used: bool = True) -> BrowserSession | None:
+        """The session of a cookie, unless it has ended by its age or with its token.
+
+        It ends later if it ``is_used``.
+        """
         key, at = _digest(cookie), self._now()
         session = self._sessions.get(key)
         if session is None or not self.is_open(session, tokens):
             if session is not None:
                 self._end(key)
             return None
+        if not is_used:
+            return session
         session.used = at
         if self.store is not None and at - session.told > USED_SECONDS:
             session.told = at

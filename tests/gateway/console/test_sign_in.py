@@ -118,6 +118,19 @@ async def test_session_ends_when_it_is_idle_and_however_it_is_used(site: Site) -
     assert not await is_signed_in(idle)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"Sec-Fetch-Dest": "empty"}, {"Accept": "text/html"}], ids=["https", "http"]
+)
+async def test_a_tab_that_is_left_open_keeps_no_session(site: Site, asked: dict[str, str]) -> None:
+    browser = await site.browser("you")
+    statuses: list[int] = []
+    for _ in range(3):
+        site.clock.now += SESSION_IDLE / 2
+        statuses.append((await browser.get("/history/unseen", headers=asked)).status_code)
+    assert statuses == [200, 200, 303]
+    assert not await is_signed_in(browser)
+
+
 async def test_session_ends_with_its_token(site: Site) -> None:
     boss = await site.join("boss")
     invitation = await boss.members.invite("guest", [{"kind": "chat"}])
