@@ -456,6 +456,7 @@ class PathPatterns:
             return False
         plain = normal_path(path)
         forms = {path, plain, *map(normal_path, _in_homes(path))}
+        forms.add(_system_path(plain))
         climbed = plain.lstrip("./")
         if plain.startswith("../"):
             forms.add(f"/{climbed}")  # where it leads to depends on where it begins
@@ -469,6 +470,14 @@ def normal_path(path: str) -> str:
         return home + slash + posixpath.normpath(rest) if rest.strip("/") else path
     plain = posixpath.normpath(path)
     return plain[1:] if plain.startswith("//") else plain
+
+
+def _system_path(path: str) -> str:
+    """A path as some systems take it: without other names of the root, and ends of names.
+
+    Windows leaves out dots and blanks at the end of a name, and reads one of several streams.
+    """
+    return _NAME_ENDS.sub(r"\1", _ROOTS.sub("", path))
 
 
 def _in_homes(path: str) -> Iterator[str]:
@@ -494,8 +503,13 @@ def _may_meet(pattern: str, glob: str, steps: Sequence[str]) -> bool:
     return hidden <= {*steps}
 
 
+_ROOTS: Final = re.compile(
+    r"^(?:/System/Volumes/Data|/proc/\w+/(?:task/\d+/)?(?:root|cwd))*"
+    r"(?:/private(?=/(?:etc|tmp|var)))?(?=/)"
+)
+_NAME_ENDS: Final = re.compile(r"([^/\s.:])(?:[ .]+|:[^/\\]+)(?=/|$)")
 _WILD: Final = re.compile(r"[*?\[{]")
-_HOMES: Final = ("/home/*", "/Users/*", "/root")
+_HOMES: Final = ("/home/*", "/Users/*", "/root", "/var/root")
 
 
 def _wide_forms(pattern: str) -> list[str]:
@@ -642,7 +656,7 @@ def _find_paths(
     found = Sight.NO
     outer = [folder] if folder else []
     for text in descendants(dict(arguments)):
-        if isinstance(text, str) and "\n" not in text and paths.find(text, work):
+        if isinstance(text, str) and "\n" not in (said := text.strip()) and paths.find(said, work):
             return Sight.YES
     for key in PATH_KEYS:
         text = arguments.get(key)

@@ -550,6 +550,29 @@ def test_a_test_whose_operators_are_written_is_allowed(command: str) -> None:
     assert decide([AllowRule("Bash", shell=["ls*", "cat *", "test *"])], command) == "allow"
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/private/etc/passwd",
+        "/proc/self/root/etc/passwd",
+        "/proc/12/task/12/root/etc/passwd",
+        "/System/Volumes/Data/private/etc/passwd",
+        "/etc/passwd.",
+        "/etc /passwd",
+        "x/.env.",
+        "x/.env::$DATA",
+        ".env\n",
+        "~root/.ssh/id",
+        "/var/root/.ssh/id",
+    ],
+)
+def test_a_deny_of_a_path_knows_other_names_of_it(path: str) -> None:
+    rules = [DenyRule("*", path=["/etc/passwd", "**/.env", "~/.ssh/**"]), AllowRule("*")]
+    for arguments in ({"file_path": path, "content": "a"}, {"from": {"files": [path]}}):
+        call = call_from("move", arguments, target="mac")
+        assert Policy(rules).decide(call, "claude").verdict is Verdict.DENY, arguments
+
+
 def from_folder(folder: str, arguments: dict[str, Any], tool: str = "Bash") -> Call:
     call = call_from(tool, arguments, target="mac")
     meta = {**call.meta, DOOR: {"agent": "claude-code", "cwd": folder}}
