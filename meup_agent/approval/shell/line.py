@@ -239,6 +239,7 @@ class Launched(NamedTuple):
         scripts: Lines that a shell reads.
         maybe: Words of commands that it may start: they are held back, and are not asked to be
             allowed.
+        texts: Lines that it may hand to a shell, for which the same is true.
         unclear: The reason for which it cannot be told what it starts.
         is_blind: It runs code that no rule sees.
         is_plain: It is a shell that does nothing but read the script, and is no command itself.
@@ -248,6 +249,7 @@ class Launched(NamedTuple):
     commands: tuple[tuple[Word, ...], ...] = ()
     scripts: tuple[str, ...] = ()
     maybe: tuple[tuple[Word, ...], ...] = ()
+    texts: tuple[str, ...] = ()
     unclear: str = ""
     is_blind: bool = False
     is_plain: bool = False
@@ -274,11 +276,12 @@ def _launcher(
 
 _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
     **dict.fromkeys(("nohup", "setsid", "builtin", "coproc", "noglob", "nocorrect"), _Launcher()),
-    **dict.fromkeys(("!", "-", "unshare", "catchsegv", "dbus-run-session"), _Launcher()),
+    **dict.fromkeys(("!", "-", "catchsegv", "dbus-run-session"), _Launcher()),
     **dict.fromkeys(("busybox", "toybox", "then", "jobs"), _Launcher()),
     "env": _launcher("-u --unset -C --chdir -a --argv0 -P", env=True),
     "sudo": _launcher(
-        "-u -g -h -p -C -T -r -t -D -R -U --user --group --host --prompt --chdir --chroot",
+        "-u -g -h -p -C -T -r -t -D -R -U --user --group --host --prompt --chdir --chroot"
+        " --close-from --command-timeout --role --type --other-user",
         env=True,
     ),
     "doas": _launcher("-u -C", env=True),
@@ -294,7 +297,7 @@ _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
     "exec": _launcher("-a"),
     "repeat": _launcher("", 1),
     "chroot": _launcher("", 1),
-    "strace": _launcher("-e -o -p -s -u -a -E -I -O -S -X -b"),
+    "strace": _launcher("-e -o -p -s -u -a -E -I -O -S -X -b -P -U"),
     "ltrace": _launcher("-e -o -p -s -u -a -n -l -x"),
     "xvfb-run": _launcher("-e -f -n -p -s -w"),
     "xargs": _launcher(
@@ -303,12 +306,38 @@ _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
     ),
 }
 
+_FLAGS: Final = frozenset(
+    [
+        *("--ignore-environment", "--debug", "--foreground", "--preserve-status", "--verbose"),
+        *("--null", "--no-run-if-empty", "--exit", "--wait", "--fork", "--non-interactive"),
+        *("--login", "--shell", "--preserve-env", "--set-home", "--background", "--portability"),
+    ]
+)
+"""Long options of launchers that take no value behind them."""
+
 SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash", "fish"})
 _LIKE_BASH: Final = frozenset({"bash", "rbash", "zsh"})
 _SHELL_OPTIONS: Final = re.compile(r"-[lceux]+")
 _TEXT_OF_A_SHELL: Final = frozenset(
     ["eval", "watch", "su", "runuser", "script", "ssh", "flock", "emulate", "sched"]
 )
+# Programs that start others, and take options that are not gone into: rules hold back what they
+# may start, and an allow has to say what it lets them start.
+_MAY_START: Final = frozenset(
+    [
+        *("nsenter", "setpriv", "prlimit", "numactl", "systemd-run", "fakeroot", "unshare"),
+        *("unbuffer", "caffeinate", "valgrind", "perf", "firejail", "bwrap", "tini", "dumb-init"),
+        *("npx", "uvx", "pipx", "dotenv", "tmux", "screen", "nix-shell", "proxychains", "torsocks"),
+    ]
+)
+# Programs of which a command starts others: `docker exec web ls`, but not `docker rm web`.
+_HAVE_RUNNERS: Final = frozenset(
+    [
+        *("docker", "podman", "nerdctl", "docker-compose", "kubectl", "npm", "pnpm", "yarn", "uv"),
+        *("poetry", "pipenv", "pdm", "hatch", "bundle", "direnv", "mise", "conda", "mamba", "nix"),
+    ]
+)
+_RUNNERS: Final = frozenset({"exec", "run", "x", "dlx", "shell", "develop"})
 _CALLS_BACK: Final = frozenset({"compgen", "complete", "mapfile", "readarray"})
 _READS_A_FILE: Final = frozenset({".", "source"})
 _INTERPRETER: Final = re.compile(
@@ -351,6 +380,11 @@ def launched_by(words: Sequence[Word]) -> Launched:
         values = [each.text.partition("=")[2] for each in words if each.text and "=" in each.text]
         unclear = "an alias changes what a name means" if len(words) > 1 else ""
         return Launched(scripts=tuple(values), unclear=unclear)
+    if name in _MAY_START:
+        return _may_start(words)
+    if name in _HAVE_RUNNERS:
+        at = next((at for at, each in enumerate(words) if each.text in _RUNNERS), len(words))
+        return _may_start(words[at:])
     if name in _READS_A_FILE:
         return Launched(is_blind=True)
     if name in _TEXT_OF_A_SHELL:
@@ -370,6 +404,12 @@ def _starts(words: Sequence[Word], unclear: str) -> Launched:
     ]
     texts = tuple(form for each in words[1:] for form in each.forms if " " in form)
     return Launched(scripts=texts, maybe=tuple(tuple(words[at:]) for at in starts), unclear=unclear)
+
+
+def _may_start(words: Sequence[Word]) -> Launched:
+    """What may begin among some words, of a program that is allowed by itself."""
+    found = _starts(words, "")
+    return found._replace(scripts=(), texts=found.scripts)
 
 
 def _by_launcher(name: str, launcher: _Launcher, words: Sequence[Word]) -> Launched:
@@ -410,8 +450,8 @@ def _by_launcher(name: str, launcher: _Launcher, words: Sequence[Word]) -> Launc
             # Letters of several options together, or one with its value.
             if text[:2] not in launcher.valued and f"-{text[-1]}" in launcher.valued:
                 at += 1
-        elif text.startswith("--") and "=" not in text and _is_cut(text, launcher.valued):
-            return _starts(words, unclear)
+        elif text.startswith("--") and "=" not in text and text not in _FLAGS:
+            return _starts(words, unclear)  # its value may be the next word
         at += 1
     inner = tuple(words[at:])
     if operands or any(each.text is None for each in words[1:at]):
@@ -427,11 +467,6 @@ def _by_launcher(name: str, launcher: _Launcher, words: Sequence[Word]) -> Launc
     if any(each.text in _KEYWORDS for each in inner[:2]):  # `coproc NAME { …`
         return _starts(words, unclear)
     return Launched(commands=(inner,))
-
-
-def _is_cut(text: str, valued: frozenset[str]) -> bool:
-    """True for the beginning of a long option that takes a value."""
-    return any(each.startswith(text) for each in valued)
 
 
 def _unknown_if_marked(word: Word, marks: str) -> Word:
@@ -709,7 +744,8 @@ _PLAIN_EXPANSION: Final = re.compile(
     r"|(?::?[-+?]|##?|%%?|/[/#%]?|\^\^?|,,?)(?:[^`'<>(){}\\$]|\$\w+)*)?\}",
     re.ASCII,
 )
-_SUBSTITUTION: Final = re.compile(rb"`|\$\(|\$\{|\$\[|<\(|>\(|\$\\\n")
+# The last one is of zsh, and no array: `ls =(rm x)`.
+_SUBSTITUTION: Final = re.compile(rb"`|\$\(|\$\{|\$\[|<\(|>\(|\$\\\n|(?<![\w+\]=])=\(")
 _SUBSTITUTES: Final = frozenset(
     ["command_substitution", "process_substitution", "arithmetic_expansion", "expansion"]
 )
@@ -732,8 +768,7 @@ _RESERVED: Final = frozenset(
         *("do", "done", "case", "esac", "function"),
     ]
 )
-_CONTINUED: Final = re.compile(r"\\\n")
-_BLANKS: Final = re.compile(r"[ \t]+")
+_GAP: Final = re.compile(rb"(?:[ \t]|\\\n)*")
 _FOLDERS: Final = frozenset({"cd", "pushd", "popd", "chdir"})
 _QUIET: Final = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
 _DELIMITERS: Final = frozenset({b"", *(bytes([each]) for each in b" \t\n;&|<>)")})
@@ -882,10 +917,12 @@ class _LineReading:
                 self._lose("it is not clear where a text within it ends")
             case "heredoc_redirect" if not _has_its_end(node, source):
                 self._lose("it is not clear where a text within it ends")
-            case "heredoc_body" | "herestring_redirect":
-                text = _text(node).removeprefix("<<<")
-                is_text = node.type == "heredoc_body"
-                self._inputs += [text] if is_text else self._word(text.strip()).forms
+            case "heredoc_body":
+                self._inputs.append(_text(node))
+            case "herestring_redirect":
+                if source[node.end_byte : node.end_byte + 1] not in _DELIMITERS:
+                    self._lose("it is not clear where a text within it ends")
+                self._inputs += self._word(_text(node).removeprefix("<<<").strip()).forms
             case "comment":
                 before = source[: node.start_byte][-1:]
                 is_joined = source[: node.start_byte].endswith(b"\\\n")
@@ -947,8 +984,14 @@ class _LineReading:
     ) -> None:
         assignments: list[Assignment] = []
         pieces: list[str] = []
-        ended: int | None = None
+        before: int | None = None  # the end of what is in front
+        ended: int | None = None  # the end of a word, of which one that touches it is more
         for child in _parts(node):
+            gap = b"" if before is None else source[before : child.start_byte]
+            if not _GAP.fullmatch(gap):
+                # The parser reads on over the end of a line in front of a backslash.
+                self.give_up("it is not clear what its words are", source.decode(errors="replace"))
+            before = _head_end(child)
             if child.type in _REDIRECTIONS:
                 ended = None
                 continue
@@ -962,14 +1005,9 @@ class _LineReading:
                 self.unclear = self.unclear or "it is not clear what its words are"
                 continue
             text = _text(child)
-            gap = "" if ended is None else source[ended : child.start_byte].decode()
-            gap = _CONTINUED.sub("", gap)
-            if ended is not None and not gap:
+            if ended is not None and not gap.replace(b"\\\n", b""):
                 pieces[-1] += text
-            elif ended is None or _BLANKS.fullmatch(gap):
-                pieces.append(text)
             else:
-                self.unclear = self.unclear or "it is not clear what its words are"
                 pieces.append(text)
             ended = child.end_byte
             if _DESCRIPTOR.fullmatch(pieces[-1]) and _REDIRECTS.match(source, ended):
@@ -1000,6 +1038,11 @@ class _LineReading:
             self.give_up("it is not clear what a word behind a redirection is", _text(node))
         if (behind or self._is_posix) and any(each.type in _BOTH for each in node.children):
             self._doubt("sh ends a command at a sign that is a redirection to bash")
+        if not all(
+            _GAP.fullmatch(source[one.end_byte : other.start_byte])
+            for one, other in pairwise(node.children)
+        ):
+            self.give_up("it is not clear where the file of a redirection is", _text(node))
         target = _target(node)
         if target is None:
             return
@@ -1061,6 +1104,8 @@ class _LineReading:
         for script in launched.scripts:
             self.read_script(script, depth + 1, span)
         self._is_posix = was_posix
+        for text in launched.texts:
+            self._hold_text(text)
         room = MAX_COMMANDS - len(self.maybe)
         self.maybe += [SimpleCommand(each, (), span) for each in launched.maybe[:room]]
 
@@ -1081,17 +1126,17 @@ class _LineReading:
         self.maybe += [*found.commands, *found.maybe][:room]
         self.text += found.text
 
-    def _hold_value(self, assignment: Assignment) -> None:
-        """Hold back what a program, or the shell, may run for a variable: ``PAGER``, ``PS4``."""
-        if self._level < MAX_SCRIPTS and is_steering(assignment.name):
-            for form in assignment.value.forms:
-                found = _LineReading(self._level + 1)
-                found.read_script(form, MAX_SCRIPTS, None)
-                self._hold(found)
+    def _hold_text(self, text: str) -> None:
+        """Hold back what a text runs that a program, or the shell, may take for a line."""
+        if self._level < MAX_SCRIPTS:
+            found = _LineReading(self._level + 1)
+            found.read_script(text, MAX_SCRIPTS, None)
+            self._hold(found)
 
     def _put(self, command: SimpleCommand) -> None:
-        for each in command.assignments:
-            self._hold_value(each)
+        for name, value in command.assignments:
+            for form in value.forms if is_steering(name) else ():
+                self._hold_text(form)  # as of PAGER, or of PS4
         if len(self.commands) < MAX_COMMANDS:
             self.commands.append(command)
         else:
@@ -1193,6 +1238,17 @@ def _behind_target(part: Node) -> list[Node]:
         return []
     words = [each for each in part.children if each.type in _WORDS]
     return words if _closes(part) else words[1:]
+
+
+def _head_end(part: Node) -> int:
+    """The end of a part of a command without what is yielded behind it."""
+    if part.type == "heredoc_redirect":
+        return next((each.end_byte for each in part.children if each.type == "heredoc_start"), 0)
+    behind = _behind_target(part)
+    return next(
+        (one.end_byte for one, other in pairwise(part.children) if behind and other == behind[0]),
+        part.end_byte,
+    )
 
 
 def _closes(redirect: Node) -> bool:

@@ -41,6 +41,11 @@ EVASIONS = {
     "pipe": ("git status | rm x", "deny"),
     "background": ("git status & rm x", "deny"),
     "line end": ("git status\nrm x", "deny"),
+    "line end and backslash": ("ls a\n\\\nrm x", "deny"),
+    "line end and backslash behind a file": ("ls 2>&1\n\\\nrm x", "deny"),
+    "line end and backslash behind a text": ("ls <<< a \n \\\nrm x", "deny"),
+    "line end and backslash behind a variable": ("x=1\n\\\nrm x", "deny"),
+    "process of a test, zsh": ("[[ -n =(rm x) ]]", "ask"),
     "comment and line end": ("git status # \nrm x", "deny"),
     "substitution": ("git status $(rm x)", "deny"),
     "backquotes": ("git status `rm x`", "deny"),
@@ -137,7 +142,7 @@ EVASIONS = {
     "heredoc behind a tab": ("cat <<EOF\n\t$(rm x)\nEOF", "ask"),
     "heredoc, joined lines": ("cat <<EOF\n$\\\n(rm x)\nEOF", "ask"),
     "heredoc, joined end": ("cat <<EOF\nEO\\\nF\nrm x\nEOF", "ask"),
-    "heredoc, joined start": ("cat <<EOF\n\\\nEOF\nrm x\nEOF", "ask"),
+    "heredoc, joined start": ("cat <<EOF\n\\\nEOF\nrm x\nEOF", "deny"),
     "not closed": ("git status '; rm x", "deny"),
     "negated group": ("! { rm x; }", "deny"),
     "negated loop": ("! for f in a; do rm $f; done", "deny"),
@@ -169,6 +174,13 @@ EVASIONS = {
     "sh: test": ("sh -c '[[ a || rm x ]]'", "deny"),
     "sh: escapes": ("sh -c \"ls \\$'\\\\'; rm x #'\"", "ask"),
     "prompt of a trace": ("PS4='$(rm x)'; set -x; ls", "deny"),
+    "sudo, long option": ("sudo --role x rm y", "deny"),
+    "docker exec": ("docker exec -it web rm x", "deny"),
+    "kubectl exec": ("kubectl exec web -- sh -c 'rm x'", "deny"),
+    "uv run": ("uv run --with a rm x", "deny"),
+    "npx": ("npx -y rm x", "deny"),
+    "tmux": ("tmux new-session -d 'cd a; rm x'", "deny"),
+    "unshare": ("unshare -R / rm x", "deny"),
     "pager": ("PAGER='rm x' git log", "deny"),
 }
 
@@ -205,6 +217,7 @@ def test_an_evasion_is_not_allowed_and_is_found_where_it_can_be_seen(name: str) 
         "git log <<E --output=x\nE\n",
         "git log <<E 2>&1 --output=x\nE\n",
         "git log <<< a --output=x",
+        "git log <<< a\\\n--stat",
         "git log >&- --output=x",
         "sort -oy1>&2 x",
         "sort -o1>/dev/null x",
@@ -349,6 +362,13 @@ def test_a_wildcard_of_a_reader_takes_no_option_that_writes_or_runs(
     assert decide([AllowRule("Bash", shell=pattern)], command) == verdict
 
 
+def test_what_starts_others_is_allowed_as_it_is_written() -> None:
+    rule = AllowRule("Bash", shell=["docker exec web ls *", "uv run pytest *"])
+    assert decide([rule], "docker exec web ls -l 'a b'") == "allow"
+    assert decide([rule], "uv run pytest -k 'a and b'") == "allow"
+    assert decide([rule], "docker exec web rm x") == "ask"
+
+
 def test_several_rules_allow_a_line_together() -> None:
     rules = [AllowRule("Bash", shell="git status*"), AllowRule("Bash", shell="ls*")]
     assert decide(rules, "git status; ls") == "allow"
@@ -381,6 +401,9 @@ def test_the_first_rule_about_a_command_counts() -> None:
         ("git commit -m push", "allow"),
         ("echo git push", "allow"),
         ("gitk", "allow"),
+        ("docker run git log", "allow"),
+        ("docker run git push", "deny"),
+        ("docker push git push", "allow"),
     ],
 )
 def test_a_deny_sees_a_command_behind_its_options(command: str, verdict: str) -> None:
