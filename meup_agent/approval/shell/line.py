@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -456,6 +456,8 @@ def _by_launcher(name: str, launcher: _Launcher, words: Sequence[Word]) -> Launc
     inner = tuple(words[at:])
     if operands or any(each.text is None for each in words[1:at]):
         return _starts(words, unclear)
+    if launcher.takes_assignments and _sets_odd_name(inner):
+        return _starts(words, unclear)  # a function for bash, `BASH_FUNC_ls%%=`, is one
     if not inner:
         return NOTHING
     if name == "xargs":
@@ -467,6 +469,12 @@ def _by_launcher(name: str, launcher: _Launcher, words: Sequence[Word]) -> Launc
     if any(each.text in _KEYWORDS for each in inner[:2]):  # `coproc NAME { …`
         return _starts(words, unclear)
     return Launched(commands=(inner,))
+
+
+def _sets_odd_name(words: Sequence[Word]) -> bool:
+    """True where words begin with assignments, one of which is to no variable of a shell."""
+    said = takewhile(lambda form: "=" in form, ("".join(each.forms) for each in words))
+    return any(not ASSIGNMENT.match(form) for form in said)
 
 
 def _unknown_if_marked(word: Word, marks: str) -> Word:

@@ -86,6 +86,8 @@ EVASIONS = {
     "eval of a variable": ('eval "$X"', "ask"),
     "env": ("env rm x", "deny"),
     "env with assignments": ("env -i -u B A=1 rm x", "deny"),
+    "env with another name": ("env A=1 a-b=c rm x", "deny"),
+    "env with a function": ("env 'BASH_FUNC_ls%%=() { rm x; }' bash -c ls", "deny"),
     "env -S": ("env -S 'rm x'", "deny"),
     "env -S, joined": ("env -S'rm x'", "deny"),
     "xargs": ("ls | xargs -n 1 rm", "deny"),
