@@ -254,6 +254,31 @@ async def test_a_stream_that_does_not_survive_a_reconnect_says_so(gate: Gate, li
 
 
 @pytest.mark.rule("8.reconnect")
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "queued"])
+async def test_a_stream_that_was_closed_before_a_reconnect_stays_closed(
+    gate: Gate, is_lost: bool
+) -> None:
+    async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
+        infos: list[StreamInfo] = []
+
+        async def open_one() -> None:
+            infos.append(await accept(end))
+
+        tasks.start_soon(open_one)
+        async with space.streams.open():
+            if not is_lost:
+                end.drop()
+                await until(lambda: not space.connected)
+        if is_lost:
+            await heard(end, kinds.STREAM_CLOSE)
+            end.drop()  # the gateway has not read it
+        again = await welcomed(gate, streams=tuple(infos))
+        closed = await heard(again, kinds.STREAM_CLOSE)
+        assert closed.payload == {"stream_id": "s-1", "reason": "complete"}
+        assert list(space.streams) == []
+
+
+@pytest.mark.rule("8.reconnect")
 async def test_a_request_whose_answer_was_lost_is_found_or_made_again(gate: Gate) -> None:
     async with joined(gate) as (space, end), anyio.create_task_group() as tasks:
         asked: list[StreamInfo] = []

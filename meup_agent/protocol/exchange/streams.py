@@ -123,7 +123,8 @@ class StreamTable:
         self._requested: dict[str, OwnStream] = {}
         self._written: dict[str, list[OwnStream]] = {}
         self._given_up: TTLMap[str, bool] = TTLMap(count=MAX_ENDED, seconds=ENDED_SECONDS)
-        self._ended: TTLMap[str, bool] = TTLMap(count=MAX_ENDED, seconds=ENDED_SECONDS)
+        # Streams that we write no more; of those that we closed, the reason.
+        self._ended: TTLMap[str, str] = TTLMap(count=MAX_ENDED, seconds=ENDED_SECONDS)
         self._requests: TTLMap[str, StreamRequest] = TTLMap(
             count=MAX_REQUESTS, seconds=REQUEST_SECONDS
         )
@@ -210,11 +211,11 @@ class StreamTable:
             {**payload, "text": text[:MAX_TEXT_CHARS]} if text else payload,
             # Behind the frames that were sent before, and never left out.
             priority=Priority.ANSWER,
-            correlation=(opened,),
+            correlation=(opened,) if opened else (),
         )
         # Others may have ended it first: then the gateway's refusal is not news.
         self._given_up.put(sent.id, True, now)
-        self._ended.put(stream, True, now)
+        self._ended.put(stream, reason, now)
 
     def close_all(self, reason: str, text: str) -> None:
         """End all streams of ours: we leave."""
@@ -274,7 +275,8 @@ class StreamTable:
         writers = self._written.get(stream, [])
         if own in writers:
             writers.remove(own)
-            self._ended.put(stream, True, self._context.now)
+            if self._ended.get(stream, self._context.now) is None:
+                self._ended.put(stream, "", self._context.now)
             if not writers:
                 del self._written[stream]
 
@@ -478,7 +480,8 @@ class StreamTable:
         ``complete``: nothing is missing of what was said meanwhile, so a request of ours is either
         answered or still to be sent. Otherwise it is made again, unless the list has its stream.
         """
-        listed, self._listed = {each.id: each for each in self._listed}, ()
+        listed = {each.id: each for each in self._listed if not self._is_closed(each, complete)}
+        self._listed = ()
         was_away, self._welcomed_before = self._welcomed_before, True
         for before in self.streams:
             info = listed.pop(before.id, None)
@@ -500,6 +503,20 @@ class StreamTable:
                 self._begin(own, listed.pop(info.id))
         for info in listed.values():
             self._enter(info, welcome.replace(sender=info.owner))
+
+    def _is_closed(self, listed: StreamInfo, complete: bool) -> bool:
+        """True for a stream of ours that we closed while we were away; that is said again if lost.
+
+        Its close is on its way otherwise, and no echo of it would end the stream here.
+        """
+        reason = self._ended.get(listed.id, self._context.now)
+        if not reason or listed.owner != self._context.me:
+            return False
+        if not complete:
+            origin = listed.origin
+            opened = "" if origin is None else origin.opened or origin.request
+            self._say_close(listed.id, opened, reason, "")
+        return True
 
     def stopped(self, why: str) -> None:
         """End every stream: the connection has ended, and there will be no other."""

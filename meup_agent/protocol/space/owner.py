@@ -502,7 +502,6 @@ class SpaceOwner:
         dialect: str,
         then: VerdictCallback,
         *,
-        repeats: bool = True,
         private: Callable[[JsonObject], None] | None = None,
     ) -> None:
         """Decide about a frame of a participant that may be away; ``then`` takes the decision.
@@ -512,7 +511,7 @@ class SpaceOwner:
         """
         self._counters.frames_in += 1
         decision = self._state.decide(
-            participant, frame, dialect, repeats=repeats, waits=False, answers=private is not None
+            participant, frame, dialect, repeats=True, waits=False, answers=private is not None
         )
         self._record(participant, frame, decision, "http")
         if isinstance(decision, Acceptance):

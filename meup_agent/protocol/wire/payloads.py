@@ -190,11 +190,6 @@ class Call(FrozenStruct):
         return as_text((self.door or {}).get("cwd"), MAX_KEPT_NAME_CHARS)
 
     @property
-    def door_session(self) -> str:
-        """The session of the program of a door, by its own id; empty: none is told."""
-        return as_text((self.door or {}).get("session"), MAX_KEPT_NAME_CHARS)
-
-    @property
     def is_at_terminal(self) -> bool:
         """True if its agent's terminal asks a person as well, who may have answered there."""
         return self.door is not None and self.door.get("terminal") is True
@@ -635,6 +630,7 @@ def changes(proposed: Call, fulfilled: Call, executor: str | None) -> tuple[Chan
 
 
 def _compare(path: str, before: object, after: object, found: list[Change]) -> None:
+    # By recursion: it goes as deep as both do, and a proposal is no deeper than a frame may be.
     if is_object(before) and is_object(after):
         for name in before | after:
             inner = f"{path}.{name}" if path else name
