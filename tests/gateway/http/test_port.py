@@ -1,19 +1,24 @@
 """HTTP at a port of its own: TLS, callers who say nothing, and how it begins and ends."""
 
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import Generator
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Gateway, HttpConfig, TlsConfig
+from meup_agent.gateway.edge.http.server import AsgiServer
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateway.http.conftest import LIMITS, Api, config, served
 from tests.no_tls import ALONE
 from tests.patience import PATIENCE
@@ -99,3 +104,36 @@ def test_it_listens_again_after_a_restart(api: Api) -> None:
     api.gateway.restart()
     with httpx.Client(base_url=api.gateway.http_url, **ALONE) as client:
         assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.anyio
+async def test_an_answer_in_parts_waits_for_no_acknowledgement() -> None:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await PlainTextResponse("there")(scope, receive, send)
+
+    server = AsgiServer(answer, max_connections=8, head_seconds=PATIENCE, stop_seconds=1)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        await server.start(listening)
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as client:
+            port = listening.getsockname()[1]
+            async with client.stream("GET", f"http://127.0.0.1:{port}/") as answered:
+                ours = answered.extensions["network_stream"].get_extra_info("client_addr")
+                assert has_no_delay(other_end(ours))
+        await server.stop()
+
+
+def other_end(address: tuple[str, int]) -> socket.socket:
+    """This process's end of a connection that was dialled from an address."""
+    for number in map(int, os.listdir("/dev/fd")):
+        with contextlib.suppress(OSError):
+            found = socket.socket(fileno=os.dup(number))
+            with contextlib.suppress(OSError):
+                if found.getpeername() == address:
+                    return found
+            found.close()
+    raise AssertionError(f"nobody is connected to {address}")
+
+
+def has_no_delay(connection: socket.socket) -> bool:
+    with connection:
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
