@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -21,7 +19,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from meup_agent.client.offers import PROMPTS, RESOURCES, TEMPLATES, TOOLS
-from meup_agent.errors import MeupError, RequestError
+from meup_agent.errors import ConfigurationError, MeupError, RequestError
 from meup_agent.mcp.sdk.decisions import CANCELLED, INSTRUCTIONS
 from meup_agent.mcp.sdk.messages import ForwardingReader, Item, mcp_error
 from meup_agent.mcp.sdk.naming import RESULT_TOOL, OwnName
@@ -40,7 +38,7 @@ from meup_agent.mcp.server.tool_calls import (
     result_of_held,
     tool_error,
 )
-from meup_agent.processes.guarded import read_from, read_lines
+from meup_agent.processes.guarded import OwnPipes, read_lines
 from meup_agent.protocol.wire import payloads
 from meup_agent.session.settings import ttl_from_environment
 from meup_agent.transport.base import background_tasks
@@ -398,14 +396,37 @@ _WITHOUT_SPACE: Final = frozenset({"initialize", "server/discover", "ping"})
 """Methods that the SDK answers by itself."""
 
 
-async def _read_stdin(fd: int) -> AsyncGenerator[str]:
-    """The lines of standard input, whose reader can be cancelled while it waits.
+@contextmanager
+def _standard_streams() -> Generator[tuple[Any, Any]]:
+    """Standard input and output for the SDK; ``None`` for both: as a file, they are its own to use.
 
     The SDK reads in a thread, which ends only with the next line: a process that was told to stop
-    would wait for its client.
+    would wait for its client. It writes in two more for each message, which take half as long as
+    all else that it does.
     """
-    async for line in read_lines(partial(read_from, fd), MAX_LINE_BYTES):
+    with ExitStack() as stack:
+        pipes = None
+        with suppress(ConfigurationError):
+            pipes = stack.enter_context(OwnPipes())
+        yield (None, None) if pipes is None else (_read_messages(pipes), _Output(pipes))
+
+
+async def _read_messages(pipes: OwnPipes) -> AsyncGenerator[str]:
+    async for line in read_lines(pipes.read, MAX_LINE_BYTES):
         yield line.decode("utf-8", "replace")
+
+
+class _Output:
+    """Standard output, as the SDK uses a file."""
+
+    def __init__(self, pipes: OwnPipes) -> None:
+        self._pipes = pipes
+
+    async def write(self, text: str) -> None:
+        await self._pipes.write(text.encode())
+
+    async def flush(self) -> None:
+        """Nothing is kept back."""
 
 
 async def serve_stdio(
@@ -429,18 +450,19 @@ async def serve_stdio(
         )
         server = make_server(handlers)
         try:
-            async with (
-                background_tasks() as tasks,
-                handlers.tasks,
-                stdio_server(stdin=cast("Any", await _input())) as (read, write),
-            ):
-                tasks.start_soon(joining.run)
-                messages = _PatientStream(CancellingStream(read, streams, ""), joining)
-                await server.run(
-                    cast("Any", messages), write, server.create_initialization_options()
-                )
-                with anyio.move_on_after(END_SECONDS):
-                    await joining.wait()  # else a token that is refused would not be told
+            with _standard_streams() as (stdin, stdout):
+                async with (
+                    background_tasks() as tasks,
+                    handlers.tasks,
+                    stdio_server(stdin=stdin, stdout=stdout) as (read, write),
+                ):
+                    tasks.start_soon(joining.run)
+                    messages = _PatientStream(CancellingStream(read, streams, ""), joining)
+                    await server.run(
+                        cast("Any", messages), write, server.create_initialization_options()
+                    )
+                    with anyio.move_on_after(END_SECONDS):
+                        await joining.wait()  # else a token that is refused would not be told
         except* BrokenPipeError:
             log.info("the client reads no more")
 
@@ -507,20 +529,3 @@ class _PatientStream(ForwardingReader):
             with anyio.move_on_after(JOIN_SECONDS):
                 await self._joining.wait()
         return item
-
-
-async def _input() -> AsyncGenerator[str] | None:
-    """Standard input; ``None``: it cannot be waited for, and is the SDK's to read."""
-    if sys.platform == "win32":
-        return None
-    with anyio.move_on_after(0):
-        try:
-            await anyio.wait_readable(0)
-        except OSError:  # a file, for one, is always readable
-            return None
-    fd = os.dup(0)
-    # What the handlers' own programs read must not be the client's messages.
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    return _read_stdin(fd)
