@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import signal
@@ -43,7 +42,7 @@ from meup_agent.protocol.exchange import Mode
 from meup_agent.protocol.wire.payloads import Call
 from meup_agent.session import ConnectedSession, Session, SessionMaker, Settings
 from meup_agent.session.event_emitter import check_observer, observed
-from meup_agent.transport.base import Connector, background_tasks
+from meup_agent.transport.base import Connector, background_tasks, loop_options
 from meup_agent.transport.websocket import websocket_connector
 from meup_agent.uncaught import report_briefly, wants_tracebacks
 
@@ -89,7 +88,6 @@ def run_script(
     """
     if log_level is not None:
         logging.basicConfig(level=log_level, format=LOG_FORMAT)
-    uses_uvloop = backend == "asyncio" and importlib.util.find_spec("uvloop") is not None
     try:
         anyio.run(
             _until_stopped,
@@ -97,7 +95,7 @@ def run_script(
             grace,
             patience,
             backend=backend,
-            backend_options={"use_uvloop": True} if uses_uvloop else {},
+            backend_options=loop_options() if backend == "asyncio" else {},
         )
     except RemoteShutdown as end:
         log.info("%s", end)

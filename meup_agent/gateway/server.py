@@ -14,7 +14,6 @@ from contextlib import (
     contextmanager,
 )
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
@@ -57,6 +56,7 @@ from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.allowance import SpaceCounters
 from meup_agent.protocol.space.journal import Journal
+from meup_agent.transport.base import loop_options
 
 if TYPE_CHECKING:
     import socket
@@ -498,8 +498,7 @@ class Gateway(_EmbeddedGateway, AsyncContextManagerMixin):
     @contextmanager
     def in_thread(self) -> Generator[ThreadedGateway]:
         """Run it in a thread with a loop of its own, whatever the caller runs on."""
-        options = {"use_uvloop": find_spec("uvloop") is not None}
-        with start_blocking_portal("asyncio", options, name="meup-gateway") as portal:
+        with start_blocking_portal("asyncio", loop_options(), name="meup-gateway") as portal:
             with portal.wrap_async_context_manager(self):
                 yield ThreadedGateway(self, portal)
 

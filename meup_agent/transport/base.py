@@ -10,6 +10,7 @@ import logging
 import math
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import anyio
@@ -37,6 +38,11 @@ def runs_on_asyncio() -> bool:
     Told by the name, so that importing an agent does not load a loop (a seventh of its time).
     """
     return anyio.get_cancelled_exc_class().__module__.partition(".")[0] == "asyncio"
+
+
+def loop_options() -> dict[str, bool]:
+    """Options for :func:`anyio.run` on asyncio: uvloop, where it is installed."""
+    return {"use_uvloop": find_spec("uvloop") is not None}
 
 
 def asyncio_loop() -> AbstractEventLoop | None:

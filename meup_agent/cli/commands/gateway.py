@@ -18,7 +18,6 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -74,7 +73,7 @@ from meup_agent.gateway.config import (
     dev_config,
 )
 from meup_agent.protocol.dialects import DEFAULT_DIALECT
-from meup_agent.transport.base import background_tasks
+from meup_agent.transport.base import background_tasks, loop_options
 from meup_agent.transport.urls import short_path, socket_url
 
 if TYPE_CHECKING:
@@ -590,7 +589,7 @@ def run_gateway(
         if failure:
             raise Failure(failure)
 
-    anyio.run(run, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+    anyio.run(run, backend_options=loop_options())
 
 
 @asynccontextmanager

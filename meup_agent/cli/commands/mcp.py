@@ -39,7 +39,7 @@ from meup_agent.cli.render.logs import log_to_stderr
 from meup_agent.cli.signals import ENDING, until_signal, watch_signals
 from meup_agent.cli.up.autostart import start_if_absent
 from meup_agent.errors import ConfigurationError, TokenRefused
-from meup_agent.transport.base import background_tasks
+from meup_agent.transport.base import background_tasks, loop_options
 
 if TYPE_CHECKING:
     from meup_agent.agent.agent import Agent
@@ -191,9 +191,9 @@ def mcp(
         hosts = LOOPBACK_HOSTS if is_loopback(host) else None
         app = McpApp(pool, settings=settings, anonymous=anonymous, hosts=hosts)
         serve = partial(_serve_http, app, pool, host, port, tls, has_own)
-    # Not on uvloop, which takes one connection in a turn of the loop: beside clients with
+    # Over HTTP not on uvloop, which takes one connection in a turn of the loop: beside clients with
     # connections that call on and on, the last of 250 new ones was taken after 16 s.
-    anyio.run(serve, backend_options={"use_uvloop": False})
+    anyio.run(serve, backend_options=loop_options() if http is None else {})
 
 
 def _space_of(at: SpaceOptions, http: str | None) -> tuple[Address, bool]:
