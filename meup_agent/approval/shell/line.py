@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import islice, pairwise, takewhile
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 MAX_FORMS: Final = 64
 """Words that one word may become by its braces: of more, it is not known what they say."""
+
+MAX_STEPS: Final = 256
+"""Choices of one word that are gone through: each step takes its length."""
 
 MAX_EXPANDED: Final = 2_000
 """Characters of a word in which something is put: each form of it may be as long."""
@@ -183,30 +186,27 @@ def _unescape(found: re.Match[str]) -> str:
 
 def _expand(text: str) -> tuple[tuple[str, ...], bool]:
     """The words that a text with marks becomes, and whether these are all."""
-    found = [*islice(_choices(text), MAX_FORMS + 1)]
+    found: list[str] = []
+    waiting, steps = [text], MAX_STEPS
+    while waiting and steps and len(found) <= MAX_FORMS:
+        each, steps = waiting.pop(), steps - 1
+        marks = _find_choice(each)
+        if marks is None:
+            found.append(each)
+            continue
+        begun, ended = each[: marks[0]], each[marks[-1] + 1 :]
+        parts = [each[begin + 1 : end] for begin, end in pairwise(marks)]
+        waiting += [begun + one + ended for one in reversed(parts[: MAX_FORMS + 1])]
     words = [
         word.translate(_UNMARKED)
         for each in found[:MAX_FORMS]
         for word in each.split(_BLANK)
         if word or len(found) == 1
     ]
+    is_whole = not waiting and len(found) <= MAX_FORMS
     # A range, `{a..c}`, is not gone through.
-    is_whole = len(found) <= MAX_FORMS and not any("{" in word and ".." in word for word in words)
+    is_whole = is_whole and not any("{" in word and ".." in word for word in words)
     return tuple(word for word in words if word), is_whole
-
-
-def _choices(text: str) -> Iterator[str]:
-    waiting = [text]
-    while waiting:
-        each = waiting.pop()
-        found = _find_choice(each)
-        if found is None:
-            yield each
-        elif len(waiting) < MAX_FORMS:
-            marks = pairwise(found)
-            parts = [each[begin + 1 : end] for begin, end in marks]
-            begun, ended = each[: found[0]], each[found[-1] + 1 :]
-            waiting += [begun + one + ended for one in reversed(parts)]
 
 
 def _find_choice(text: str) -> list[int] | None:
@@ -222,6 +222,8 @@ def _find_choice(text: str) -> list[int] | None:
                 found = opened.pop()
                 if len(found) > 2 and (first is None or found[0] < first[0]):
                     first = found
+                if first is not None and not opened:
+                    break
     return first
 
 
@@ -1025,7 +1027,7 @@ class _LineReading:
             # Behind `!` and `time` the parser takes `{`, `if` and the like for names of commands.
             self.give_up("it is not clear what its words are", source.decode(errors="replace"))
         words = tuple(map(self._word, pieces))
-        unset = tuple(map(self._unset_word, pieces))
+        unset = tuple(map(self._unset_word, pieces)) if self._variables != _NO_VARIABLES else words
         if unset != words and len(self.maybe) < MAX_COMMANDS:
             self.maybe.append(SimpleCommand(unset))
         for at, each in enumerate(words):
@@ -1143,8 +1145,8 @@ class _LineReading:
 
     def _put(self, command: SimpleCommand) -> None:
         for name, value in command.assignments:
-            for form in value.forms if is_steering(name) else ():
-                self._hold_text(form)  # as of PAGER, or of PS4
+            if is_steering(name) and value.forms:
+                self._hold_text(value.forms[0])  # as of PAGER, or of PS4
         if len(self.commands) < MAX_COMMANDS:
             self.commands.append(command)
         else:

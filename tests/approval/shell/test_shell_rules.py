@@ -159,6 +159,10 @@ EVASIONS = {
     "mapfile -C": ("mapfile -C 'rm x' -c 1 v <<< a", "deny"),
     "braces of a launcher": ("{sudo,rm,x}", "deny"),
     "launcher of a variable": ("x=nohup; $x rm y", "deny"),
+    "more braces than are gone through": (
+        "{r{m,x}," + ",".join(map(str, range(64))) + "}",
+        "ask",
+    ),
     "braces in braces": ("{env,{A=1,rm},x}", "deny"),
     "variable that is set anew": ("x=rm; $x y; x=ls", "ask"),
     "variable that is not set yet": ("r${x}m y; x=1", "ask"),
@@ -665,6 +669,7 @@ def test_without_the_parser_nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) 
         "eval " * 10_000,
         "env " * 12_000,
         "{a,b}" * 400,
+        "{a,b}" * 300,
         "$(" * 20_000 + "rm x",
         "x" * 100_000,
     ],
