@@ -789,7 +789,7 @@ _FD: Final = re.compile(r"[0-9]+|-")
 _SMALL: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 
-_NO_VARIABLES: Final[Mapping[str, str]] = {"IFS": " "}
+_NO_VARIABLES: Final[Mapping[str, str]] = {"IFS": " ", "PWD": "."}
 
 
 class _LineReading:

@@ -410,6 +410,8 @@ def test_the_first_rule_about_a_command_counts() -> None:
         ("docker run git log", "allow"),
         ("docker run git push", "deny"),
         ("docker push git push", "allow"),
+        ('docker run -w "$PWD" -v $PWD:/x web ls', "allow"),
+        ("docker run web $X", "ask"),
     ],
 )
 def test_a_deny_sees_a_command_behind_its_options(command: str, verdict: str) -> None:
@@ -467,6 +469,8 @@ def test_a_redirection_is_allowed_by_the_rule_of_its_command(command: str, verdi
         "sh -c 'echo x > /ETC/passwd'",
         "cat ~/../../etc/passwd",
         "cat ~root/../etc/passwd",
+        "cd /etc; cat $PWD/passwd",
+        "PWD=/etc; cat $PWD/passwd",
         "cat > $((1)) /etc/passwd",
     ],
 )
