@@ -29,7 +29,16 @@ from meup_agent.errors import (
 )
 from meup_agent.testing import MemorySpace
 from meup_agent.types import Cause
-from tests.interaction.people import PROPOSALS, InMemory, Latch, Notes, join, raw, until
+from tests.interaction.people import (
+    PROPOSALS,
+    InMemory,
+    Latch,
+    Notes,
+    join,
+    keep_away,
+    raw,
+    until,
+)
 from tests.interaction.views import has_state, is_idle, lines
 from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads
@@ -208,6 +217,32 @@ async def test_a_proposer_that_comes_back_loses_nothing(meeting: InMemory, notes
             assert proposers.connected
         await proposal.outcome()
         assert proposal.state is ProposalState.FULFILLED
+
+
+@pytest.mark.rule("5.request.running.sender_leaves")
+async def test_a_caller_that_was_away_for_long_is_told_that_its_call_was_ended(
+    meeting: InMemory, notes: Notes
+) -> None:
+    latch = Latch()
+    async with (
+        join(meeting, worker(notes)),
+        join(meeting, "second", latch=latch) as caller,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def call() -> None:
+            with pytest.raises(RequestError, match="cancelled: its sender left the space"):
+                await caller.call("tools", "work", timeout=None)
+            notes("told")
+
+        tasks.start_soon(call)
+        await notes.until("runs")
+        await keep_away(meeting, latch, caller)
+        await anyio.sleep(40)
+        assert "told" not in notes.all
+        latch.closed = False
+        with anyio.fail_after(60):
+            await notes.until("told")
 
 
 @pytest.mark.rule("4.6.gone", "5.own.waiting.gone")

@@ -931,7 +931,12 @@ class HandlerScheduler:
             return
         text = "its sender left the space"
         cause = cause_of_end(key.sender, key.id, Reason.NO_LONGER_NEEDED, text, now)
-        self._apply(exchange, InboundEvent.SENDER_ABSENT, cause)
+        action = self._apply(exchange, InboundEvent.SENDER_ABSENT, cause)
+        is_approved = bool(exchange.work.envelope.correlation)
+        if action is InboundAction.CANCEL_SCOPE and exchange.is_request and not is_approved:
+            # A sender that comes back without a gap would wait for ever. One that carries out a
+            # proposal waits no longer than that, which an answer would decide.
+            self.responses.cancelled(exchange, fulfillment_sent=False, why=text)
 
     def _sender_left(self, exchange: InboundExchange) -> None:
         if exchange.sender_left_at is None:

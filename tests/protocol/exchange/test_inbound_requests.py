@@ -116,8 +116,18 @@ def test_running_sender_leaves_keeps_it_for_the_grace_then_cancels(me: Peer) -> 
     assert cancelled(me.passes(9.5)) == {}
     effects = me.passes(0.5)
     assert cancelled(effects)[key].by == "alice"
-    assert said(effects) == []
+    (answer,) = said(effects)  # for alice, should it come back and have missed nothing
+    assert (answer.to, answer.payload["error"]["data"]) == (("alice",), {"reason": "cancelled"})
     assert said(me.returns(key)) == []
+
+
+@pytest.mark.rule("5.request.running.sender_leaves")
+def test_one_for_a_proposal_ends_without_an_answer_which_would_decide_that(me: Peer) -> None:
+    (key,) = started(me.request("alice", "a1", fulfills="p1"))
+    me.left("alice")
+    effects = me.passes(30)
+    assert cancelled(effects)[key].by == "alice"
+    assert said(effects) == []
 
 
 @pytest.mark.rule("5.request.running.connection_lost", "4.6.unattended")
