@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import anyio
 from anyio.abc import TaskGroup
 
+from meup_agent.approval.reviewer.methods import WAITING
 from meup_agent.gateway.console.event_queue import FRESH, GATHER_SECONDS, EventQueues, pack
 from meup_agent.gateway.console.templating import key_of, make_environment
 from meup_agent.gateway.edge.http.context import Problem, newest_number, read_journal
@@ -302,10 +303,11 @@ def _group(envelope: Envelope, known: str) -> str:
 def _is_chatter(envelope: Envelope) -> bool:
     """True for a request of what there is, or whether one is there: programs ask at every turn."""
     raw = envelope.raw_payload
-    if b"/list" not in raw and b"ping" not in raw:
+    if b"/list" not in raw and b"ping" not in raw and b"waiting" not in raw:
         return False  # most are read by this alone
     method = payloads.read_call(envelope.payload).method
-    return method == payloads.PING or method.endswith("/list")
+    # An inbox asks its reviewer what waits for each page that a person looks at.
+    return method in (payloads.PING, WAITING) or method.endswith("/list")
 
 
 def _stream_of(envelope: Envelope) -> str:

@@ -107,8 +107,12 @@ def test_lists_that_one_asks_for_are_folded_with_their_answers() -> None:
         envelope("mcp/request", "l", {"method": "tools/list"}),
         envelope("mcp/response", "m", {"result": {"tools": []}}, correlation=("l",), sender="b"),
         envelope("mcp/request", "n", {"method": "ping"}),
+        envelope("mcp/request", "w", {"method": "dev.meup/waiting"}),
+        envelope("mcp/response", "x", {"result": {}}, correlation=("w",), sender="b"),
     ]
     assert {threads.of(each).group for each in asked} == {"lists/a"}
+    vote = envelope("mcp/request", "v", {"method": "dev.meup/vote", "params": {"t": "waiting"}})
+    assert threads.of(vote).group == ""
     called = envelope("mcp/request", "o", {"method": "tools/call", "params": {"name": "a/list"}})
     for each in (
         called,
