@@ -139,7 +139,7 @@ class HttpOptions(OptionGroup, frozen=True):
         if found is None:
             raise ConfigurationError(
                 "the gateway's HTTP address is missing; give --http, or set MEUP_HTTP or MEUP_URL"
-                + _running_here()
+                + running_here()
             )
         token = token_from(self.token, self.token_file)
         if token is None:
@@ -266,10 +266,10 @@ def _missing_settings(**values: object) -> ConfigurationError:
             f" {_and(f'MEUP_{name.upper()}' for name in names)}, or give {_and(options)}"
             f"{'' if names[1:] else ' or --token'}"
         )
-    return ConfigurationError(said + _running_here())
+    return ConfigurationError(said + running_here())
 
 
-def _running_here() -> str:
+def running_here() -> str:
     """Advice for a terminal that was made no participant of a gateway that this user runs."""
     try:
         from meup_agent.cli.up.state import running_gateways

@@ -112,7 +112,10 @@ def test_without_the_capability_it_becomes_a_proposal(stage: Stage, here: Here) 
     proposed, fulfilled = done.err.splitlines()
     assert (done.code, done.out) == (0, "'p' has 't'\n")
     assert proposed.startswith('meup: proposed files.write_file(path="p", text="t") as ')
-    assert "since you may not call it yourself; waiting for reviewer to decide" in proposed
+    assert (
+        "since you may not call it yourself; waiting for a decision, which reviewer may take"
+        in proposed
+    )
     assert fulfilled == "meup: fulfilled by reviewer"
     may = here("call", "files", "read_report", participant="paula")
     assert (may.code, may.err) == (0, "")

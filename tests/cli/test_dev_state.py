@@ -305,6 +305,7 @@ def test_a_terminal_that_was_not_set_up_is_told_how(
     with announced(HARBOUR):
         advice = 'eval "$(meup env NAME)" sets all of them; NAME is one of proposer\n'
         assert said("tail").endswith(f". A gateway of yours runs here: {advice}")
+        assert said("doctor").endswith(f". A gateway of yours runs here: {advice}")
         assert said("inbox", "list").endswith(advice)
     with announced(QUAY, "agent", "you"):
         assert said("tail").endswith('eval "$(meup env you)" sets all of them\n')

@@ -132,7 +132,7 @@ def test_nobody_to_fulfill_is_told(gateway: ThreadedGateway) -> None:
         with portal.wrap_async_context_manager(joined):
             done = meup("propose", "tailer", "work", "--ttl", "0.1", variables=settings)
     assert done.returncode == exit_codes.TIMED_OUT
-    assert "; waiting for a participant to decide\n" in done.stderr
+    assert "; waiting for a decision\n" in done.stderr
     assert "nobody here may call " in done.stderr
     assert " could, if granted {" in done.stderr
     assert "; it waits for one that may call it to join\n" in done.stderr

@@ -59,7 +59,7 @@ from meup_agent.protocol.wire.outcomes import (
     value_of,
 )
 from meup_agent.transport.base import background_tasks
-from meup_agent.wording import MAX_NAME, describe_changes, shown_name
+from meup_agent.wording import MAX_NAME, describe_changes, shown_name, shown_names
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -243,11 +243,11 @@ class _ToolCall(NamedTuple):
                 session.given_up = f"proposal {proposal.id} was withdrawn"
                 session.remark_absence(to)
                 able = () if to else self._find_able(session.space, arguments)
-                who = _one_of(to or able)
-                waiting.rename(f"waiting for {who} to decide")
+                wait = _wait_for(to, able)
+                waiting.rename(wait)
                 why = "" if self.as_proposal else ", since you may not call it yourself"
                 said = f"{self.name}({in_words(arguments, 200)})"
-                stderr.note(f"proposed {said} as {proposal.id}{why}; waiting for {who} to decide")
+                stderr.note(f"proposed {said} as {proposal.id}{why}; {wait}")
                 if not (to or able):
                     missing = self._find_missing(session.space, arguments)
                     said = visible(str(missing), MAX_SENTENCE)
@@ -303,7 +303,7 @@ class _ToolCall(NamedTuple):
         with session.space.watch(lambda envelope: envelope.kind in changes) as envelopes:
             async for _ in envelopes:
                 if able := self._find_able(session.space, arguments):
-                    waiting.rename(f"waiting for {_one_of(able)} to decide")
+                    waiting.rename(_wait_for((), able))
                     session.stderr.note(f"{_one_of(able)} may decide now")
                     return
 
@@ -343,11 +343,18 @@ class _ToolCall(NamedTuple):
         session.stderr.note(sentence)
 
 
+def _wait_for(to: Sequence[str], able: Sequence[str]) -> str:
+    """The decision that is waited for: by those asked, else by any participant that may."""
+    if to:
+        return f"waiting for {shown_names(to)} to decide"
+    return f"waiting for a decision{f', which {_one_of(able)} may take' if able else ''}"
+
+
 def _one_of(names: Sequence[str]) -> str:
     """Those of whom one decides, in words."""
     if len(names) > MAX_DECIDERS:
         return f"one of {len(names)} participants"
-    shown = [shown_name(each) for each in names] or ["a participant"]
+    shown = [shown_name(each) for each in names]
     return " or ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)
 
 

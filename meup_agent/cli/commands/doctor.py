@@ -17,7 +17,7 @@ from msgspec import structs
 from rich.text import Text
 
 from meup_agent.cli import exit_codes
-from meup_agent.cli.address import SpaceOptions
+from meup_agent.cli.address import SpaceOptions, running_here
 from meup_agent.cli.doctor import NOT_TRIED, Check, Report, diagnose, failed_names
 from meup_agent.cli.failures import Failure
 from meup_agent.cli.options import NoColour, argument, flag, option, seconds
@@ -142,7 +142,8 @@ def doctor(
     if doors and not agents:
         raise Failure("no coding agent here has a hook of meup guard; add one with `meup guard`")
     if not found and not agents:
-        raise ConfigurationError("the url is missing; give it as an argument or set MEUP_URL")
+        said = "the url is missing; give it as an argument or set MEUP_URL"
+        raise ConfigurationError(said + running_here())
     log_nothing()
     given = structs.replace(where, url=found) if found else None
     run_until_signal(_Doctor(given, agents, output, limit, as_json).run, STOPPING)

@@ -140,7 +140,7 @@ async def sign_out(context: PageContext) -> Response:
 
 
 _USED: Final = (
-    "This link was used already, or its ten minutes are over. For a new one, run `meup console` on"
+    "This link was used already, or its ten minutes are over. For a new one, run meup console on"
     " the machine of the gateway; or sign in with the token."
 )
 

@@ -379,7 +379,7 @@
       if ($("#people") && data.members) soon("#people");
     },
     fresh() { if ($("#desk")) handlers.renew(); else if ($("#timeline")) soon("#timeline"); else if ($("#chain")) soon("#chain"); },
-    gone({ other }) { offline(`${other ? "Another tab signed in as somebody else" : "You are signed out"}. What you typed stays on this page; ${other ? "" : "sign in again in another tab, then "}reload${other ? " it to go on" : ""}.`); },
+    gone({ other }) { offline(`${other ? "Another tab signed in as somebody else" : "You are signed out"}. What you typed stays on this page; ${other ? "" : "sign in again in another tab (meup console opens one), then "}reload${other ? " it to go on" : ""}.`); },
   };
   function left(html) {
     const gone = $("#gone");
