@@ -278,8 +278,9 @@ def _launcher(
 
 _LAUNCHERS: Final[Mapping[str, _Launcher]] = {
     **dict.fromkeys(("nohup", "setsid", "builtin", "coproc", "noglob", "nocorrect"), _Launcher()),
+    # As a word `-` is one of zsh, which gives the command a dash in front of its name.
     **dict.fromkeys(("!", "-", "catchsegv", "dbus-run-session"), _Launcher()),
-    **dict.fromkeys(("busybox", "toybox", "then", "jobs"), _Launcher()),
+    **dict.fromkeys(("busybox", "toybox", "jobs"), _Launcher()),
     "env": _launcher("-u --unset -C --chdir -a --argv0 -P", env=True),
     "sudo": _launcher(
         "-u -g -h -p -C -T -r -t -D -R -U --user --group --host --prompt --chdir --chroot"
@@ -346,7 +347,12 @@ _INTERPRETER: Final = re.compile(
     r"(?:python|perl|ruby|node|nodejs|deno|bun|php|lua|luajit|tclsh|wish|expect|osascript|awk|gawk"
     r"|mawk|nawk|ed|ex|vi|vim|nvim|emacs|gdb|pwsh|powershell|parallel|make|entr|m4)[0-9.]*"
 )
-_KEYWORDS: Final = frozenset({"{", "}", "then", "do", "if", "while", "for", "case", "until"})
+_RESERVED: Final = frozenset(
+    [
+        *("{", "}", "[[", "if", "then", "elif", "else", "fi", "for", "select", "while", "until"),
+        *("do", "done", "case", "esac", "function"),
+    ]
+)
 _FIND: Final = frozenset({"find", "gfind", "bfs"})
 _FIND_RUNS: Final = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _FD_RUNS: Final = frozenset({"-x", "--exec", "-X", "--exec-batch"})
@@ -436,6 +442,7 @@ def _by_launcher(name: str, launcher: _Launcher, words: Sequence[Word]) -> Launc
         if text == "--":
             at += 1
             break
+        # A dash alone is an operand, but for env, to which it is `-i`.
         if name in ("!", "-") or not text.startswith("-") or (text == "-" and name != "env"):
             if launcher.takes_assignments and ASSIGNMENT.match(text):
                 break
@@ -468,7 +475,7 @@ def _by_launcher(name: str, launcher: _Launcher, words: Sequence[Word]) -> Launc
         inner = (*(_unknown_if_marked(each, marks) for each in inner), UNKNOWN)
     if inner[0].text is not None and inner[0].text.startswith("-"):
         return _starts(words, unclear)
-    if any(each.text in _KEYWORDS for each in inner[:2]):  # `coproc NAME { …`
+    if any(each.text in _RESERVED for each in inner[:2]):  # `coproc NAME { …`
         return _starts(words, unclear)
     return Launched(commands=(inner,))
 
@@ -772,12 +779,6 @@ _REDIRECTIONS: Final = frozenset({"file_redirect", "heredoc_redirect", "herestri
 # What in front of a sign of redirection is the descriptor that it is for, or its variable.
 _DESCRIPTOR: Final = re.compile(r"[0-9]+|\{.+\}", re.DOTALL)
 _REDIRECTS: Final = re.compile(rb"(?:\\\n)*[<>]")
-_RESERVED: Final = frozenset(
-    [
-        *("{", "}", "[[", "if", "then", "elif", "else", "fi", "for", "select", "while", "until"),
-        *("do", "done", "case", "esac", "function"),
-    ]
-)
 _GAP: Final = re.compile(rb"(?:[ \t]|\\\n)*")
 _FOLDERS: Final = frozenset({"cd", "pushd", "popd", "chdir"})
 _QUIET: Final = frozenset({"/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr"})
@@ -1397,6 +1398,7 @@ _BESIDE: Final = ("args", "arguments", "parameters", "params")
 
 def line_of(arguments: Mapping[str, Any]) -> CommandLine | None:
     """The command line of a call as its tool reads it; ``None``: none, or not one alone."""
+    # Of two it is not known which one the tool runs.
     given = [arguments[key] for key in KEYS if key in arguments]
     return _read_given(given[0]) if len(given) == 1 else None
 

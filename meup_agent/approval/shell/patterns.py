@@ -147,6 +147,10 @@ _MORE: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "date": (("set", "file"), ("-s", "-f")),
     "diff": (("output", "to-file", "from-file"), ()),
     "yq": (("inplace",), ("-i",)),
+    "iconv": (("output",), ("-o",)),
+    "journalctl": (("vacuum-size", "vacuum-time", "vacuum-files", "rotate", "flush"), ()),
+    "dmesg": (("clear", "read-clear"), ("-c", "-C")),
+    "xxd": ((), ("-r",)),
 }
 
 
@@ -357,8 +361,8 @@ def _runs_or_writes(program: str, word: Word, fixed: int) -> bool:
         option = text[2:].partition("=")[0]
         return bool(option) and any(each.startswith(option) for each in long)
     if not text.startswith("-"):
-        # What less does at a start, and the file that uniq writes, are no options.
-        return program == "uniq" or (program == "less" and text.startswith("+"))
+        # What less does at a start, and the file that uniq and xxd write, are no options.
+        return program in ("uniq", "xxd") or (program == "less" and text.startswith("+"))
     # Of letters that stand together, each may be one.
     return any(each in text if len(each) > 2 else each[1] in text for each in short)
 

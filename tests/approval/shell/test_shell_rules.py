@@ -23,6 +23,7 @@ TOOLS = AllowRule(
     shell=[
         *("ls*", "echo *", "printf *", "read *", "export *", "declare *", "unset *", "hash *"),
         *("wait *", "test *", "sort *", "sed -n *", "uniq *", "git grep *", "tar -tf *", "less *"),
+        *("xxd *", "iconv *"),
     ],
 )
 NO_RM = [DenyRule("Bash", shell="rm *"), AllowRule("Bash")]
@@ -283,6 +284,8 @@ def test_git_difftool_is_allowed_only_where_a_pattern_says_it(pattern: str) -> N
         "sed -n 's/a/b/w x' y",
         "sed -n -Ei p x",
         "uniq x y",
+        "xxd x y",
+        "iconv -f latin1 x --out y",
         "tar -tf x -vIls",
         "less +!ls x",
         "sed -n '/x/Ie ls' y",
