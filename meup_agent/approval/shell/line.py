@@ -1354,6 +1354,9 @@ def sets_by_name(words: Sequence[Word]) -> bool:
     name, rest = words[0].text, words[1:]
     if name == "let":
         return True
+    if name == "set":  # by `-k` the words of a command are assignments, too
+        texts = [each.text for each in rest]
+        return any(t is None or t == "keyword" or (t[:1] == "-" and "k" in t) for t in texts)
     if name == "printf" and rest:
         form = "".join(rest[0].forms)
         if rest[0].is_open or not form.startswith("-v"):

@@ -23,7 +23,7 @@ TOOLS = AllowRule(
     shell=[
         *("ls*", "echo *", "printf *", "read *", "export *", "declare *", "unset *", "hash *"),
         *("wait *", "test *", "sort *", "sed -n *", "uniq *", "git grep *", "tar -tf *", "less *"),
-        *("xxd *", "iconv *"),
+        *("xxd *", "iconv *", "set *"),
     ],
 )
 NO_RM = [DenyRule("Bash", shell="rm *"), AllowRule("Bash")]
@@ -265,6 +265,8 @@ def test_git_difftool_is_allowed_only_where_a_pattern_says_it(pattern: str) -> N
     "command",
     [
         "printf -v PATH .; ls",
+        "set -ek; ls PATH=.",
+        "set -o keyword; ls PATH=.",
         "printf -vPATH .; ls",
         "x=-vPATH; printf $x .; ls",
         "printf $(ls) .; ls",
@@ -324,6 +326,7 @@ def test_what_sets_writes_or_runs_beside_its_reading_is_not_allowed(command: str
         "sed -n '/^[[:space:]]*def f/,$p;5{p;q}' src/x",
         "sort src/*.txt",
         "less -N x",
+        "set -euo pipefail; ls",
     ],
 )
 def test_what_only_reads_is_allowed(command: str) -> None:
