@@ -24,6 +24,7 @@ from meup_agent.protocol.dialects import DEFAULT_DIALECT, decode, encode
 from meup_agent.protocol.exchange import Key, Mode, Priority, Role, Work
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.link import FrameFormat, Place, UnqueuedSubscriber
+from meup_agent.protocol.space.state.grants import REMOVED
 from meup_agent.protocol.wire import kinds
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.payloads import Call
@@ -56,7 +57,7 @@ def check_entry(runtime: GatewayRuntime, identity: Identity) -> None:
     """Raise :exc:`NotAdmitted` if a participant may not, or cannot, be in its space."""
     runtime.check_open(identity.space)
     if runtime.spaces[identity.space].owner.is_kicked(identity.participant):
-        raise NotAdmitted(FORBIDDEN, "you were removed from the space")
+        raise NotAdmitted(FORBIDDEN, REMOVED)
     runtime.check_members(identity, Place.BESIDE)
 
 

@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from meup_agent.gateway.auth import BAD_REQUEST, FORBIDDEN, TOO_MANY, Identity, Tokens
 from meup_agent.gateway.cluster.shared import SharedValues, ValuesAway
 from meup_agent.gateway.console.event_queue import OutcomeNotice
+from meup_agent.gateway.edge.http.context import TOO_LARGE
 from meup_agent.protocol.space.allowance import TokenBucket
 
 # --- sign-in ---
@@ -385,8 +386,6 @@ as one request for each such piece."""
 
 FORM_SECONDS: Final = 10.0
 """Seconds for a form to arrive."""
-
-TOO_LARGE: Final = 413
 
 REQUESTS_PER_SECOND: Final = 20.0
 """Requests of a participant's browsers in the long run: a page takes some milliseconds to make."""

@@ -29,7 +29,7 @@ from meup_agent.gateway.logs import log, quote
 from meup_agent.protocol.dialects import STREAMING
 from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.protocol.space.state.grants import UNCONFIGURED
-from meup_agent.transport.base import MAX_CLOSE_REASON_BYTES, TOO_BIG
+from meup_agent.transport.base import ABNORMAL, MAX_CLOSE_REASON_BYTES, TOO_BIG
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.flow_control import FlowControl
@@ -250,8 +250,6 @@ class ReadGate:
 
 # --- connection ---
 
-LOST: Final = 1006
-
 FRAMES_PER_TURN: Final = 128
 """Frames of a connection that are taken in a turn of the loop, before the others have theirs; each
 KiB of them counts as one more. A message takes some 30 µs, so a turn some milliseconds."""
@@ -414,7 +412,7 @@ class MemberConnection(ABC):
 
     def abort(self) -> None:
         """Drop the connection, as a killed process does: nothing more is written out."""
-        self._ended_by = self._ended_by or LOST
+        self._ended_by = self._ended_by or ABNORMAL
         if self._member is not None:
             self._member.closed = True
         self._drop_transport()

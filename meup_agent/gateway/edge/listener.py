@@ -34,13 +34,13 @@ from picows import (
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in picows' stubs
 
 from meup_agent.gateway.auth import BAD_REQUEST, NotAdmitted, TokenUse
-from meup_agent.gateway.edge.connection import LOST, MemberConnection
+from meup_agent.gateway.edge.connection import MemberConnection
 from meup_agent.gateway.edge.handshake import MAX_JOIN_BYTES, Handshake, admit
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import PicowsLog, RefusalLog, log
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.space.allowance import TokenBucket
-from meup_agent.transport.base import TOO_BIG
+from meup_agent.transport.base import ABNORMAL, TOO_BIG
 
 # --- the first request of a connection ---
 # Its head is read to its end, and decides who takes it over.
@@ -581,7 +581,7 @@ class WebSocketConnection(WSListener, MemberConnection):
     def on_ws_disconnected(self, transport: WSTransport) -> None:
         """Leave the space."""
         self._unhandled.clear()
-        code = LOST if self._ended_by is not None else self._closed_by_picows(transport)
+        code = ABNORMAL if self._ended_by is not None else self._closed_by_picows(transport)
         self._disconnected(code)
 
     def pause_writing(self) -> None:
@@ -688,7 +688,7 @@ class WebSocketConnection(WSListener, MemberConnection):
         """Finish the closing handshake, whichever end began it."""
         if self._ended_by is None:
             # Some codes never stand in a close frame (RFC 6455 section 7.4).
-            allowed = code not in (1004, 1005, LOST, 1015) and code < 5000
+            allowed = code not in (1004, 1005, ABNORMAL, 1015) and code < 5000
             self._ended_by = (int(code) or NORMAL) if allowed else PROTOCOL_ERROR
             if not self._transport.is_close_frame_sent:
                 self._transport.send_close(cast("WSCloseCode", self._ended_by))
@@ -700,7 +700,7 @@ class WebSocketConnection(WSListener, MemberConnection):
         """The code with which picows closed, for broken rules or a missing pong; 1006 if none."""
         sent = transport.close_handshake.sent if transport.is_close_frame_sent else None
         if sent is None:
-            return LOST
+            return ABNORMAL
         code = cast("int", sent.code)
         self._runtime.counters.closed[code] += 1
         return code

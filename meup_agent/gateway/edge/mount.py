@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.gateway.auth import NotAdmitted
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.edge.connection import LOST, MemberConnection, SendQueue
+from meup_agent.gateway.edge.connection import MemberConnection, SendQueue
 from meup_agent.gateway.edge.handshake import Handshake, admit
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.edge.http.views import export_to_sdk
@@ -27,7 +27,7 @@ from meup_agent.gateway.journal.engines import engine_of, open_journal
 from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.wire.streams import is_stream_frame
-from meup_agent.transport.base import TOO_BIG
+from meup_agent.transport.base import ABNORMAL, TOO_BIG
 
 
 class AsgiConnection(MemberConnection):
@@ -45,7 +45,7 @@ class AsgiConnection(MemberConnection):
         self._scope = anyio.CancelScope()
         self._readable = anyio.Event()
         self._readable.set()
-        self._code = LOST
+        self._code = ABNORMAL
 
     async def run(self) -> None:
         """Join, and serve until one end closes."""
@@ -101,7 +101,7 @@ class AsgiConnection(MemberConnection):
         """The next message; ``None``: the connection has ended."""
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
-            self._code = int(message.get("code") or LOST)
+            self._code = int(message.get("code") or ABNORMAL)
             return None
         text: str | None = message.get("text")
         return bytes(message["bytes"]) if text is None else text.encode(errors="surrogatepass")

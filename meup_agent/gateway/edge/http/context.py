@@ -34,6 +34,7 @@ from meup_agent.gateway.edge.listener import address_of_client
 from meup_agent.gateway.runtime import GatewayRuntime
 from meup_agent.protocol.space.journal import Entry
 from meup_agent.protocol.space.owner import SpaceServer
+from meup_agent.protocol.space.state.grants import REMOVED
 from meup_agent.protocol.space.state.indexes import Refusal
 
 JOURNAL_SECONDS: Final = 10.0
@@ -141,7 +142,7 @@ def _entered(runtime: GatewayRuntime, request: HTTPConnection, identity: Identit
         raise Problem(UNAVAILABLE, "unavailable", "the gateway stops; come back soon")
     host = runtime.spaces[identity.space]
     if host.owner.is_kicked(identity.participant):
-        raise Problem(FORBIDDEN, "kicked", "you were removed from the space")
+        raise Problem(FORBIDDEN, "kicked", REMOVED)
     request.scope[ABOUT] = identity.space
     return host
 

@@ -35,13 +35,19 @@ from meup_agent.gateway.edge.http.context import (
     read_time,
     refused,
 )
+from meup_agent.gateway.edge.listener import NORMAL
 from meup_agent.gateway.frame_queue import FrameQueue, GatewayMember
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.dialects import encode
 from meup_agent.protocol.space.journal import MAX_SEQ, Entry
 from meup_agent.protocol.space.link import FrameFormat, Place
 from meup_agent.protocol.space.owner import SpaceServer, VerdictCallback
-from meup_agent.protocol.space.state.grants import NO_EFFECT, GrantEffect
+from meup_agent.protocol.space.state.grants import (
+    KICKED_CODE,
+    NO_EFFECT,
+    REMOVED,
+    GrantEffect,
+)
 from meup_agent.protocol.space.state.indexes import (
     Answer,
     Discard,
@@ -273,9 +279,6 @@ for dead."""
 RETRY_MILLISECONDS: Final = 1_000
 """After which a reader should come back when its stream has ended."""
 
-NORMAL: Final = 1000
-KICKED: Final = 4403
-
 PIECE_BYTES: Final = 64 * 1024
 """Bytes of a stream that are handed to the server at a time; it waits for the reader in between."""
 
@@ -372,7 +375,7 @@ class EventResponse:
                         piece = chunk[begin : begin + PIECE_BYTES]
                         await send({"type": "http.response.body", "body": piece, "more_body": True})
                     if host.owner.is_kicked(self._identity.participant):
-                        stream.close(KICKED, "you were removed from the space")
+                        stream.close(KICKED_CODE, REMOVED)
                 # Before its reader can know that it has ended, and ask for another.
                 self._held.close()
                 await send({"type": "http.response.body", "body": self._last_words()})
