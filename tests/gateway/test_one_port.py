@@ -173,6 +173,17 @@ async def test_large_body_goes_on_behind_the_first_read() -> None:
         assert done.status_code == 200
 
 
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("size", [STRANGER_READ_BYTES, 100_000, 1_000_000])
+async def test_body_that_comes_with_its_head_is_read(size: int, secure: bool) -> None:
+    async with secured() if secure else running() as gateway:
+        request = post(gateway).removesuffix(BODY).rpartition(b"Content-Length: ")[0]
+        body = json.dumps({"kind": "chat", "payload": {"message": "x" * size}}).encode()
+        async with over_tls(gateway) if secure else raw(gateway) as (reader, writer):
+            writer.write(request + b"Content-Length: %d\r\n\r\n" % len(body) + body + HEALTH)
+            assert [(await answer(reader))[0] for _ in range(2)] == [200, 200]
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["later", "in one packet"])
 async def test_upgrade_as_a_second_request_gets_426(together: bool) -> None:
     async with running() as gateway, raw(gateway) as (reader, writer):

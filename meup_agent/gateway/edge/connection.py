@@ -157,6 +157,34 @@ class ReadTransport(Protocol):
         ...
 
 
+class DecryptedReads:
+    """Resumes the reading of a connection, with what came over TLS before it was paused.
+
+    Aiofastnet looks at that only when more comes, which a sender who waits for an answer does not
+    send.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wire: ReadTransport) -> None:
+        self._loop = loop
+        self._wire = wire
+        self._read: Callable[[], None] | None = getattr(wire, "_do_read", None)
+
+    def resume(self) -> None:
+        """Read again."""
+        self._wire.resume_reading()
+        if self._read is not None:
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        # Where it was paused again, this reads nothing.
+        if self._read is not None and not self._wire.is_closing():
+            try:
+                self._read()
+            except Exception:
+                # The same records would have broken the connection, had they come a moment later.
+                self._wire.abort()
+
+
 class ReadGate:
     """Keeps a connection from being read until a time, until the next turn, or while it is held.
 
@@ -176,7 +204,7 @@ class ReadGate:
         self._timer: asyncio.Handle | None = None
         self._until = 0.0
         self._reads = True
-        self._read_decrypted: Callable[[], None] | None = getattr(wire, "_do_read", None)
+        self._resume = DecryptedReads(loop, wire).resume
 
     def pause(self, seconds: float) -> None:
         """Read nothing for a time, and not before the next turn of the loop.
@@ -228,24 +256,9 @@ class ReadGate:
         if self.open is not self._reads and not self._wire.is_closing():
             self._reads = self.open
             if self._reads:
-                self._wire.resume_reading()
-                if self._read_decrypted is not None:
-                    self._loop.call_soon(self._go_on_decrypting)
+                self._resume()
             else:
                 self._wire.pause_reading()
-
-    def _go_on_decrypting(self) -> None:
-        """Read what came with TLS before the gate closed.
-
-        Aiofastnet looks at it only when more comes, which a sender who waits for an answer does not
-        send.
-        """
-        if self._reads and self._read_decrypted is not None and not self._wire.is_closing():
-            try:
-                self._read_decrypted()
-            except Exception:
-                # The same records would have broken the connection, had they come a moment later.
-                self._wire.abort()
 
 
 # --- connection ---

@@ -34,7 +34,7 @@ from picows import (
 from picows.picows import WSProtocol  # type: ignore[attr-defined]  # not in picows' stubs
 
 from meup_agent.gateway.auth import BAD_REQUEST, NotAdmitted, TokenUse
-from meup_agent.gateway.edge.connection import MemberConnection
+from meup_agent.gateway.edge.connection import DecryptedReads, MemberConnection
 from meup_agent.gateway.edge.handshake import MAX_JOIN_BYTES, Handshake, admit
 from meup_agent.gateway.limits import GatewayLimits
 from meup_agent.gateway.logs import PicowsLog, RefusalLog, log
@@ -142,9 +142,13 @@ class FirstRequest(asyncio.BaseProtocol):
         if self._move is not None and isinstance(protocol, asyncio.BufferedProtocol):
             self._move(transport, protocol, head)
             return
+        self._give(transport, protocol)
+        feed(protocol, transport, head)
+
+    def _give(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        """Give a protocol the connection."""
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
-        feed(protocol, transport, head)
 
 
 def _refuse(transport: asyncio.Transport, status: HTTPStatus, said: str) -> None:
@@ -180,6 +184,46 @@ class BoundedReads(FirstRequest, asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Take what came."""
         self._add(bytes(memoryview(self._room)[:nbytes]))
+
+    def _give(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            super()._give(transport, protocol)
+            return
+        transport.set_protocol(BufferedReads(protocol))
+        protocol.connection_made(cast("asyncio.Transport", ResumedTransport(transport)))
+
+
+class BufferedReads(asyncio.BufferedProtocol):
+    """Hands a protocol, as a whole, what is read into a buffer.
+
+    Aiofastnet reads on in the way in which it has begun, also for another protocol: what stands
+    behind the head of a request over TLS would find none with a buffer.
+    """
+
+    def __init__(self, protocol: Any) -> None:
+        self._room = bytearray(READ_BUFFER_BYTES)
+        self._data_received: Callable[[bytes], None] = protocol.data_received
+        for each in ("eof_received", "connection_lost", "pause_writing", "resume_writing"):
+            setattr(self, each, getattr(protocol, each))
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand on what came."""
+        self._data_received(bytes(memoryview(self._room)[:nbytes]))
+
+
+class ResumedTransport:
+    """A transport of aiofastnet's whose reading can be paused; see :class:`DecryptedReads`."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.resume_reading = DecryptedReads(asyncio.get_running_loop(), transport).resume
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the transport's own."""
+        return getattr(self._transport, name)
 
 
 def feed(protocol: Any, transport: asyncio.Transport, data: bytes) -> None:

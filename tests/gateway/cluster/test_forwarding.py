@@ -296,6 +296,12 @@ async def test_over_tls_a_forwarder_knows_the_owner_by_its_certificate(
                 answer = await client.get(place, headers={"Authorization": f"Bearer {token}"})
                 assert answer.status_code == 200
                 assert answer.headers["connection"] == "close"
+            place = f"https://127.0.0.1:{second.port}/participants/alice/messages"
+            said = {"kind": "chat", "payload": {"message": "x" * 1_000_000}}
+            answer = await client.post(
+                place, json=said, headers={"Authorization": f"Bearer {token}"}
+            )
+            assert answer.status_code == 200
 
 
 async def test_the_port_for_http_forwards_and_event_streams_resume(
