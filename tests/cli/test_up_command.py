@@ -303,6 +303,7 @@ def test_a_second_one_says_who_is_there(tmp_path: Path, state: dict[str, str]) -
         other.mkdir()
         write(other, you={})
         third = meup("up", "--port", port, cwd=other, variables=state)
+        tried = meup("gateway", "--dev", "--port", port, cwd=other, variables=state)
         beside = write(other, you={}).rename(tmp_path / "other.yaml")
         with up(tmp_path, state, beside.name) as fourth:
             fourth.until("up and running", stream="err")
@@ -313,6 +314,7 @@ def test_a_second_one_says_who_is_there(tmp_path: Path, state: dict[str, str]) -
     assert third.stderr.count("\n") == 2
     assert "address already in use" in third.stderr
     assert there in third.stderr
+    assert tried.stderr.endswith(f"choose another host or port: {there}\n")
     assert f"meup: warning: {there}\n" in fourth.err
     assert "already runs" not in process.err
     again = meup("up", "--check", cwd=tmp_path, variables=state)

@@ -62,6 +62,7 @@ from meup_agent.transport.base import background_tasks
 from meup_agent.wording import MAX_NAME, describe_changes, shown_name, shown_names
 
 if TYPE_CHECKING:
+    from meup_agent.client.messages import Progress
     from meup_agent.client.space import Space
     from meup_agent.protocol.wire.envelope import Envelope
 
@@ -255,6 +256,10 @@ class _ToolCall(NamedTuple):
                     tasks.start_soon(self._tell_arrival, session, arguments, waiting)
                 tasks.start_soon(_tell_rejections, session, proposal)
 
+            def note_progress(progress: Progress) -> None:
+                waiting.rename(f"waiting for {self.owner} to finish")  # it is decided, and runs
+                waiting.update(progress)
+
             return await session.space.invoke(
                 self.owner,
                 self.options.tool,
@@ -267,7 +272,7 @@ class _ToolCall(NamedTuple):
                 wait=self.wait,
                 as_proposal=self.as_proposal,
                 idempotent=self.idempotent,
-                on_progress=waiting.update,
+                on_progress=note_progress,
                 on_proposed=note_proposed,
             )
 

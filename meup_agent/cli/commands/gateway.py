@@ -60,6 +60,7 @@ from meup_agent.cli.up.state import (
     gateway_lock,
     keep_dev_tokens,
     notify_targets,
+    running_gateways,
     token_path,
 )
 from meup_agent.errors import ConfigurationError, MeupError, explain_os_error, system_reason
@@ -589,7 +590,14 @@ def run_gateway(
         if failure:
             raise Failure(failure)
 
-    anyio.run(run, backend_options=loop_options())
+    try:
+        anyio.run(run, backend_options=loop_options())
+    except ConfigurationError as error:
+        if str(error).startswith("cannot listen at"):
+            for owner in running_gateways():
+                if owner.port == settings.port:
+                    raise ConfigurationError(f"{error}: {owner}") from None
+        raise
 
 
 @asynccontextmanager

@@ -415,17 +415,10 @@ def _run(
             finally:
                 children.end(stop.number)
 
-    try:
-        routes: dict[str, ASGIApp] = {} if endpoint is None else {MCP_PATH: endpoint}
-        if hooks is not None:
-            routes[HOOKS_PATH] = hooks
-        run_gateway(plan.settings, beside, ENDING, console, routes)
-    except ConfigurationError as error:
-        if str(error).startswith("cannot listen at"):
-            for owner in list_running(up_folder()):
-                if owner.url.endswith(f":{plan.settings.port}"):
-                    raise ConfigurationError(f"{error}: {owner}") from None
-        raise
+    routes: dict[str, ASGIApp] = {} if endpoint is None else {MCP_PATH: endpoint}
+    if hooks is not None:
+        routes[HOOKS_PATH] = hooks
+    run_gateway(plan.settings, beside, ENDING, console, routes)
 
 
 def _banner(

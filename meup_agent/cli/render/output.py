@@ -271,6 +271,7 @@ async def _write(
 PATIENCE: Final = 2.0  # seconds before anything is shown; a progress shows it at once
 REDRAWN_SECONDS: Final = 0.1
 BAR: Final = 20  # columns of the bar
+WITH_BAR: Final = 80  # columns of a terminal; in a narrower one the words need the room
 MAX_MESSAGE: Final = 60  # characters of what a tool says that it is doing
 
 
@@ -315,7 +316,7 @@ class ProgressLine:
         shown = rich.Progress(
             rich.SpinnerColumn("line" if self._console.encoding != "utf-8" else "dots"),
             rich.TextColumn("{task.description}", markup=False),
-            rich.BarColumn(BAR),
+            *([rich.BarColumn(BAR)] if self._console.width >= WITH_BAR else []),
             rich.TextColumn("{task.fields[figures]}", markup=False),
             rich.TimeElapsedColumn(),
             console=self._console,
