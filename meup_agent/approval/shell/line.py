@@ -997,12 +997,15 @@ class _LineReading:
         pieces: list[str] = []
         before: int | None = None  # the end of what is in front
         ended: int | None = None  # the end of a word, of which one that touches it is more
+        was_set = False
         for child in _parts(node):
             gap = b"" if before is None else source[before : child.start_byte]
-            if not _GAP.fullmatch(gap):
-                # The parser reads on over the end of a line in front of a backslash.
+            is_cut = was_set and not gap.replace(b"\\\n", b"")
+            if is_cut or not _GAP.fullmatch(gap):
+                # The parser reads on over the end of a line in front of a backslash, and ends the
+                # value of a variable too early: `x=[a]\b ls`.
                 self.give_up("it is not clear what its words are", source.decode(errors="replace"))
-            before = _head_end(child)
+            before, was_set = _head_end(child), child.type == "variable_assignment"
             if child.type in _REDIRECTIONS:
                 ended = None
                 continue

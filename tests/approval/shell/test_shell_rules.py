@@ -160,6 +160,7 @@ EVASIONS = {
     "mapfile -C": ("mapfile -C 'rm x' -c 1 v <<< a", "deny"),
     "braces of a launcher": ("{sudo,rm,x}", "deny"),
     "launcher of a variable": ("x=nohup; $x rm y", "deny"),
+    "value that is cut": ("x=a[a]\\b rm x", "deny"),
     "more braces than are gone through": (
         "{r{m,x}," + ",".join(map(str, range(64))) + "}",
         "ask",
