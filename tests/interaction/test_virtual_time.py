@@ -245,6 +245,33 @@ async def test_a_caller_that_was_away_for_long_is_told_that_its_call_was_ended(
             await notes.until("told")
 
 
+@pytest.mark.rule("5.proposal.running.sender_leaves")
+async def test_a_proposer_that_was_away_for_long_is_decided_when_it_is_back(
+    meeting: InMemory, notes: Notes
+) -> None:
+    reviewer, latch = Agent("reviewer"), Latch()
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> None:
+        notes("looks")
+        await anyio.sleep(50)
+        await proposal.reject("unsafe")
+
+    async with (
+        join(meeting, reviewer),
+        join(meeting, "proposer", latch=latch) as proposers,
+        proposers.propose("tools", "work", to="reviewer", ttl=None) as proposal,
+    ):
+        await notes.until("looks")
+        await keep_away(meeting, latch, proposers)
+        await anyio.sleep(40)
+        latch.closed = False
+        with anyio.fail_after(100):
+            await proposal.outcome()
+        assert proposal.state is ProposalState.REJECTED
+    assert notes.all == ["looks", "looks"]
+
+
 @pytest.mark.rule("4.6.gone", "5.own.waiting.gone")
 async def test_a_wait_ends_when_nobody_can_answer(meeting: InMemory, notes: Notes) -> None:
     async with (

@@ -6,6 +6,7 @@ alike; the one :class:`Start` of the package is made here.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
@@ -49,7 +50,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, encode_json, encode_leniently
 from meup_agent.protocol.wire.outcomes import Expiry, Withdrawal
 from meup_agent.protocol.wire.payloads import Call, JsonObject
-from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap
+from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap, TTLMap
 
 SETTLED_A_SENDER = 1000
 """Ended requests of one sender, to recognize late and repeated messages."""
@@ -646,6 +647,10 @@ def _is_rival(item: FulfillingRequest, call: payloads.Call, proposer: str | None
 
 # --- the handlers of an agent ---
 
+MAX_UNDECIDED: Final = 1_000
+"""Proposals whose handlers ended as their proposers were away, for their return: as many as one
+participant may have open at our gateway."""
+
 _DROPPABLE: Final = frozenset(
     {
         Role.CHAT,
@@ -681,6 +686,9 @@ class HandlerScheduler:
         self.requests = RequestIndex()
         self.responses = ResponseWriter(context)
         self.admission = Admission(context)
+        self._undecided: TTLMap[ProposalKey, ProposalEntry] = TTLMap(
+            count=MAX_UNDECIDED, seconds=math.inf
+        )
         # Set by the part that obeys control messages: called when the handler of one has ended,
         # with what it returned, and, while we close, when any has.
         self.on_control_end: Callable[[InboundExchange, object], None]
@@ -937,6 +945,25 @@ class HandlerScheduler:
             # A sender that comes back without a gap would wait for ever. One that carries out a
             # proposal waits no longer than that, which an answer would decide.
             self.responses.cancelled(exchange, fulfillment_sent=False, why=text)
+        record = exchange.record if exchange.is_proposal else None
+        if (
+            action is InboundAction.CANCEL_SCOPE
+            and record is not None
+            and not self._fulfillment_sent(exchange)
+        ):
+            self._undecided.put(record.key, record, now)
+
+    def take_undecided(self, proposer: str) -> list[ProposalEntry]:
+        """Take the proposals of a participant whose handlers its absence ended: it is back."""
+        found = [
+            each
+            for each in self._undecided.values(self._context.now)
+            if each.key.proposer == proposer
+        ]
+        for record in found:
+            self._undecided.pop(record.key)
+            record.handled = False  # no handler has come to a decision
+        return found
 
     def _sender_left(self, exchange: InboundExchange) -> None:
         if exchange.sender_left_at is None:

@@ -48,6 +48,7 @@ from meup_agent.protocol.wire.envelope import (
 )
 from meup_agent.protocol.wire.membership import (
     ARRIVED,
+    CAME_BACK,
     MAX_LISTED,
     MISSED_NOTHING,
     ListedProposal,
@@ -621,6 +622,10 @@ class ListedProposals(TablePart):
                 except (InvalidEnvelope, ValueError):
                     context.drop("malformed_list", answer)
 
+    def offer(self, record: ProposalEntry) -> None:
+        """Queue a handler for an open proposal, unless one has looked at it."""
+        self._proposals.offer(record)
+
     def _enter(self, listed: ListedProposal, *, offered: bool) -> None:
         proposal, store = decode(bytes(listed.envelope)), self._context.proposal_store
         if proposal.kind != kinds.MCP_PROPOSAL or not self._is_sound(proposal):
@@ -652,7 +657,7 @@ class ListedProposals(TablePart):
                 call = payloads.read_call(said.payload)
                 self._requests.enter(said, call, cancelled=request.cancelled)
         if offered:
-            self._proposals.offer(record)
+            self.offer(record)
 
 
 # --- control messages ---
@@ -1090,6 +1095,9 @@ class SystemMessages(TablePart):
             return
         if event == "join":
             self._scheduler.participant_joined(participant.id)
+            if payload.get(ARRIVED) in CAME_BACK:
+                for record in self._scheduler.take_undecided(participant.id):
+                    self._listed.offer(record)
             if not self._missed_nothing(payload):
                 self._context.envelope_sender.resend_to([participant.id])
             self._scheduler.notify(Role.JOIN, envelope)

@@ -111,6 +111,9 @@ BESIDE: Final = "beside"
 MISSED_NOTHING: Final = frozenset({NEW, BESIDE, "resumed"})
 """The values for members to which nothing need be sent again."""
 
+CAME_BACK: Final = frozenset({"resumed", "gap"})
+"""The values for the process that was here before: it still waits for what it began."""
+
 _LAST_FIELD: Final = b',"seq":'
 _AT: Final = len(_LAST_FIELD)
 _FROM_THE_END: Final = -_AT - 21
