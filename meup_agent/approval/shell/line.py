@@ -1137,7 +1137,9 @@ class _LineReading:
     def _hold(self, found: _LineReading) -> None:
         """Take what another reading found for what may run."""
         room = MAX_COMMANDS - len(self.maybe)
-        self.maybe += [*found.commands, *found.maybe][:room]
+        # No allow asks for these files, so they are words, of which rules about paths see each.
+        files = [SimpleCommand((literal(">"), each.target)) for each in found.redirections]
+        self.maybe += [*found.commands, *found.maybe, *files][:room]
         self.text += found.text
 
     def _hold_text(self, text: str) -> None:

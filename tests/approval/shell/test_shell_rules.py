@@ -479,6 +479,8 @@ def test_a_redirection_is_allowed_by_the_rule_of_its_command(command: str, verdi
         "cd /etc; cat $PWD/passwd",
         "PWD=/etc; cat $PWD/passwd",
         "cat > $((1)) /etc/passwd",
+        "{sh,-c,'ls >/etc/passwd'}",
+        "npx 'ls >/etc/passwd'",
     ],
 )
 def test_a_deny_of_a_path_finds_it_in_a_line(command: str) -> None:
