@@ -816,10 +816,10 @@ class FrameEnds:
     """Knows where the frames of a server end, of a connection whose bytes are only copied."""
 
     def __init__(self) -> None:
-        self.closed = False
+        self.closed: bool = False
         """True once a close frame came, after which nothing may follow."""
-        self._head = b""  # of a frame whose length is not known yet
-        self._left = 0  # bytes of a frame's payload that are still to come
+        self._head: bytes = b""  # of a frame whose length is not known yet
+        self._left: int = 0  # bytes of a frame's payload that are still to come
 
     @property
     def missing(self) -> int:
