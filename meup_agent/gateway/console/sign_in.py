@@ -445,10 +445,11 @@ def check_origin(request: Request) -> None:
     """Raise :exc:`RequestDenied` unless a changing request comes from a page of our own.
 
     The browser sets the header, and no page can say another. One that is missing is refused too:
-    each browser that the console works in sends it with a form.
+    each browser that the console works in sends it with a form. To it the console speaks TLS also
+    where a proxy does that for a gateway without.
     """
-    own = f"{request.url.scheme}://{request.headers.get('host', '')}"
-    if request.headers.get("origin") != own:
+    own = {f"{each}://{request.headers.get('host', '')}" for each in (request.url.scheme, "https")}
+    if request.headers.get("origin") not in own:
         raise RequestDenied(
             FORBIDDEN, "This did not come from a page of the console; nothing was done."
         )

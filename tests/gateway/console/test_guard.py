@@ -31,6 +31,18 @@ async def test_changing_request_from_elsewhere_is_refused(site: Site, origin: st
         assert "did not come from a page of the console" in answer.text
 
 
+async def test_console_behind_a_proxy_that_speaks_tls_takes_forms(site: Site) -> None:
+    browser = await site.browser()
+    # A proxy leaves what the browser says.
+    browser.client.headers["Host"] = "meup.example"
+    browser.origin = "https://meup.example"
+    signed_in = await browser.sign_in(site.token("boss"))
+    assert signed_in.headers["location"] == "/console/inbox"
+    assert (await browser.submit("/health", "/sign-out")).status_code == 303
+    browser.origin = "https://other.example"
+    assert (await browser.sign_in(site.token("boss"))).status_code == 403
+
+
 @pytest.mark.parametrize("csrf", [None, "", "wrong", "other"])
 async def test_change_without_its_sessions_token_is_refused(site: Site, csrf: str | None) -> None:
     browser, other = await site.browser("boss"), await site.browser("boss")
