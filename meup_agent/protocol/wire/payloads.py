@@ -190,6 +190,11 @@ class Call(FrozenStruct):
         return as_text((self.door or {}).get("cwd"), MAX_KEPT_NAME_CHARS)
 
     @property
+    def door_session(self) -> str:
+        """The session of the program of a door, by its own id; empty: none is told."""
+        return as_text((self.door or {}).get("session"), MAX_KEPT_NAME_CHARS)
+
+    @property
     def is_at_terminal(self) -> bool:
         """True if its agent's terminal asks a person as well, who may have answered there."""
         return self.door is not None and self.door.get("terminal") is True

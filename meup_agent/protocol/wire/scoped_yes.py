@@ -8,6 +8,7 @@ reader serves the gateway, which keeps and counts them, and the participants tha
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -179,6 +180,11 @@ class ScopedYes(FrozenStruct, kw_only=True, dict=True, omit_defaults=True):
         if at >= self.until:
             return "expired"
         return "active" if self.left else "used_up"
+
+    @property
+    def until_time(self) -> datetime:
+        """The time from which on it holds no more."""
+        return datetime.fromtimestamp(self.until / 1e6, UTC)
 
     @property
     def name(self) -> str:
