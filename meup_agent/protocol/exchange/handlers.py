@@ -939,18 +939,14 @@ class HandlerScheduler:
             return
         text = "its sender left the space"
         cause = cause_of_end(key.sender, key.id, Reason.NO_LONGER_NEEDED, text, now)
-        action = self._apply(exchange, InboundEvent.SENDER_ABSENT, cause)
-        is_approved = bool(exchange.work.envelope.correlation)
-        if action is InboundAction.CANCEL_SCOPE and exchange.is_request and not is_approved:
+        is_running = exchange.state is InboundState.RUNNING
+        if is_running and exchange.is_request and not exchange.work.envelope.correlation:
             # A sender that comes back without a gap would wait for ever. One that carries out a
             # proposal waits no longer than that, which an answer would decide.
             self.responses.cancelled(exchange, fulfillment_sent=False, why=text)
+        self._apply(exchange, InboundEvent.SENDER_ABSENT, cause)
         record = exchange.record if exchange.is_proposal else None
-        if (
-            action is InboundAction.CANCEL_SCOPE
-            and record is not None
-            and not self._fulfillment_sent(exchange)
-        ):
+        if is_running and record is not None and not self._fulfillment_sent(exchange):
             self._undecided.put(record.key, record, now)
 
     def take_undecided(self, proposer: str) -> list[ProposalEntry]:
