@@ -117,6 +117,8 @@ class Participant:
                     assert effect.key not in self.handlers, "a handler was started twice"
                     self.handlers[effect.key] = Handler(effect.work)
                     envelope = effect.work.envelope
+                    # One that does no harm twice comes again, in place of the first.
+                    self.silenced.discard((envelope.sender, envelope.id))
                     if resolve(envelope, self.table.proposal_store, self.world.now).record is None:
                         self.blind.add(envelope.id)
                 case Cancel():
