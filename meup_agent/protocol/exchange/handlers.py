@@ -50,7 +50,7 @@ from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope, FrozenStruct, encode_json, encode_leniently
 from meup_agent.protocol.wire.outcomes import Expiry, Withdrawal
 from meup_agent.protocol.wire.payloads import Call, JsonObject
-from meup_agent.protocol.wire.ttl_map import PerSenderTTLMap, TTLMap
+from meup_agent.protocol.wire.ttl_map import FairTTLMap, PerSenderTTLMap
 
 SETTLED_A_SENDER = 1000
 """Ended requests of one sender, to recognize late and repeated messages."""
@@ -648,8 +648,8 @@ def _is_rival(item: FulfillingRequest, call: payloads.Call, proposer: str | None
 # --- the handlers of an agent ---
 
 MAX_UNDECIDED: Final = 1_000
-"""Proposals whose handlers ended as their proposers were away, for their return: as many as one
-participant may have open at our gateway."""
+"""Proposals that wait for the return of their proposers, whose absence ended the handlers. The
+proposer with the most loses its oldest first."""
 
 _DROPPABLE: Final = frozenset(
     {
@@ -686,8 +686,8 @@ class HandlerScheduler:
         self.requests = RequestIndex()
         self.responses = ResponseWriter(context)
         self.admission = Admission(context)
-        self._undecided: TTLMap[ProposalKey, ProposalEntry] = TTLMap(
-            count=MAX_UNDECIDED, seconds=math.inf
+        self._undecided: FairTTLMap[ProposalKey, ProposalEntry] = FairTTLMap(
+            owner=lambda key: key.proposer, count=MAX_UNDECIDED, seconds=math.inf
         )
         # Set by the part that obeys control messages: called when the handler of one has ended,
         # with what it returned, and, while we close, when any has.
