@@ -415,7 +415,7 @@ def _starts(words: Sequence[Word], unclear: str) -> Launched:
 
 
 def _may_start(words: Sequence[Word]) -> Launched:
-    """What may begin among some words, of a program that is allowed by itself."""
+    """The commands that words may hold, of a program that is allowed by itself."""
     found = _starts(words, "")
     return found._replace(scripts=(), texts=found.scripts)
 

@@ -401,8 +401,7 @@ def _standard_streams() -> Generator[tuple[Any, Any]]:
     """Standard input and output for the SDK; ``None`` for both: as a file, they are its own to use.
 
     The SDK reads in a thread, which ends only with the next line: a process that was told to stop
-    would wait for its client. It writes in two more for each message, which take half as long as
-    all else that it does.
+    would wait for its client. It writes and flushes each message in a thread, too.
     """
     with ExitStack() as stack:
         pipes = None
