@@ -3,9 +3,10 @@
 import json
 import queue
 import re
+from collections.abc import Iterator
 
 import pytest
-from anyio.from_thread import start_blocking_portal
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from meup_agent import Agent, Proposal
 from meup_agent.gateway import ThreadedGateway
@@ -120,17 +121,24 @@ def test_one_that_takes_too_long_is_not_called_undecided(stage: Stage, here: Her
     stage.wait_for_all("started", "stopped", "expired")
 
 
-def test_nobody_to_fulfill_is_told(gateway: ThreadedGateway) -> None:
+@pytest.fixture
+def with_owner(gateway: ThreadedGateway) -> Iterator[BlockingPortal]:
+    """The tailer is in the space, and has the tool work; nobody may call it."""
     owner = Agent("owner")
 
     @owner.tool
     async def work() -> None: ...
 
-    settings = variables_of(gateway, "alice")
     with start_blocking_portal() as portal:
         joined = owner.join(gateway.url, space="demo", token=gateway.token("tailer"), grace=0.0)
         with portal.wrap_async_context_manager(joined):
-            done = meup("propose", "tailer", "work", "--ttl", "0.1", variables=settings)
+            yield portal
+
+
+@pytest.mark.usefixtures("with_owner")
+def test_nobody_to_fulfill_is_told(gateway: ThreadedGateway) -> None:
+    settings = variables_of(gateway, "alice")
+    done = meup("propose", "tailer", "work", "--ttl", "0.1", variables=settings)
     assert done.returncode == exit_codes.TIMED_OUT
     assert "; waiting for a decision\n" in done.stderr
     assert "nobody here may call " in done.stderr
@@ -138,24 +146,15 @@ def test_nobody_to_fulfill_is_told(gateway: ThreadedGateway) -> None:
     assert "; it waits for one that may call it to join\n" in done.stderr
 
 
-def test_who_may_decide_is_told_when_it_joins(gateway: ThreadedGateway) -> None:
-    owner = Agent("owner")
-
-    @owner.tool
-    async def work() -> None: ...
-
-    settings = variables_of(gateway, "alice")
-    with start_blocking_portal() as portal:
-        joined = owner.join(gateway.url, space="demo", token=gateway.token("tailer"), grace=0.0)
-        with portal.wrap_async_context_manager(joined):
-            with running("propose", "tailer", "work", variables=settings) as propose:
-                propose.until("it waits for one that may call it to join", stream="err")
-                came = Agent("bob").join(
-                    gateway.url, space="demo", token=gateway.token("bob"), grace=0.0
-                )
-                with portal.wrap_async_context_manager(came):
-                    propose.until("meup: bob may decide now\n", stream="err")
-                    assert propose.end(INTERRUPT) == exit_codes.INTERRUPTED
+def test_who_may_decide_is_told_when_it_joins(
+    gateway: ThreadedGateway, with_owner: BlockingPortal
+) -> None:
+    with running("propose", "tailer", "work", variables=variables_of(gateway, "alice")) as propose:
+        propose.until("it waits for one that may call it to join", stream="err")
+        bob = Agent("bob").join(gateway.url, space="demo", token=gateway.token("bob"), grace=0.0)
+        with with_owner.wrap_async_context_manager(bob):
+            propose.until("meup: bob may decide now\n", stream="err")
+            assert propose.end(INTERRUPT) == exit_codes.INTERRUPTED
 
 
 def test_ctrl_c_withdraws_it(stage: Stage) -> None:
