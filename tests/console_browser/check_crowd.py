@@ -7,7 +7,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.bench.console_site import ConsoleSite, console_site
 from tests.bench.envelopes import proposal, withdrawal
-from tests.console_browser.conftest import MILLISECONDS
+from tests.console_browser.conftest import MILLISECONDS, settled
 
 OPEN = 10_000
 
@@ -44,6 +44,7 @@ async def test_ten_thousand_open_proposals(chromium: Browser) -> None:
         await expect(first).to_contain_text("bot0")
         await expect(page.locator("#queue > li")).to_have_count(50)
         # The one on the screen is decided, and the next one comes.
+        await settled(page)
         await page.keyboard.press("r")
         await page.click("#reject")
         await expect(page.locator("#call")).to_contain_text("docs/000001.md")

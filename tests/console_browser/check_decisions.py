@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 from meup_agent import Fulfillment, Rejection
 from meup_agent.gateway.console.sign_in import SESSION_IDLE, BrowserSessions, FormSeals
 from tests.console_browser.axe import violations
-from tests.console_browser.conftest import Desk, before_the_stream, card, settled
+from tests.console_browser.conftest import Desk, before_the_stream, card, settled, stop_clock
 from tests.console_browser.pictures import picture
 from tests.interaction.people import ended
 
@@ -34,6 +34,7 @@ async def test_approve_with_one_key(desk: Desk) -> None:
 
 async def test_long_call_takes_the_key_twice(desk: Desk) -> None:
     proposal, page = await desk.asked("line\n" * 900)
+    await stop_clock(page)
     await page.keyboard.press("a")
     await expect(page.locator("main")).to_contain_text("You have not seen all of the call")
     assert desk.site.ran == []
@@ -140,6 +141,18 @@ async def test_dropped_edit_leaves_the_call_as_it_was_proposed(desk: Desk) -> No
     assert [each["path"] for each in desk.site.ran] == ["a.md"]
 
 
+AT_ONCE = """(() => {
+  const now = performance.now.bind(performance), begun = now();
+  performance.now = () => begun;
+  new MutationObserver((_, observer) => {
+    observer.disconnect();
+    document.body.dispatchEvent(new KeyboardEvent("keydown", {key: "a", bubbles: true}));
+    performance.now = now;
+  }).observe(document, {subtree: true, attributes: true, attributeFilter: ["aria-disabled"]});
+})()"""
+"""A key that is pressed before any time has passed since a card was shown."""
+
+
 async def test_what_has_just_changed_is_not_decided(desk: Desk) -> None:
     proposer = await desk.site.proposer()
     first = await desk.site.propose(proposer)
@@ -147,10 +160,7 @@ async def test_what_has_just_changed_is_not_decided(desk: Desk) -> None:
     page = await desk.open()
     await card(page, "a.md")
     # The same key again, as it is held down or pressed twice, meets the next proposal.
-    await page.add_init_script(
-        "addEventListener('DOMContentLoaded', () => document.body.dispatchEvent("
-        "new KeyboardEvent('keydown', {key: 'a', bubbles: true})))"
-    )
+    await page.add_init_script(AT_ONCE)
     await page.keyboard.press("a")
     assert isinstance(await first.outcome(), Fulfillment)
     await expect(page.locator("main")).to_contain_text("this had just changed")
@@ -224,6 +234,7 @@ async def test_dangerous_call_takes_two_keys(desk: Desk) -> None:
     page = await desk.open()
     await expect(page.locator("#sure")).to_be_visible()
     await settled(page)
+    await stop_clock(page)
     await page.keyboard.press("a")
     await expect(page.locator(".notice.plain")).to_contain_text("marked as dangerous")
     assert desk.site.ran == []
@@ -263,7 +274,7 @@ async def test_what_came_before_the_stream_began_is_told(desk: Desk) -> None:
     page = await desk.open()
     await expect(page.locator("main")).to_contain_text("Nothing waits for you")
     # Its first stream is not the one that is kept back.
-    await desk.one_stream()
+    await desk.streams()
 
     await before_the_stream(page, partial(desk.site.propose, proposer, {"path": "early.md"}))
     await page.reload()
@@ -285,6 +296,7 @@ async def test_two_people_at_once(desk: Desk) -> None:
     you, other = await desk.open("you"), await desk.open("other")
     await card(you, "a.md")
     await card(other, "a.md")
+    await desk.streams(2)
     await you.click("#approve")
     await proposal.outcome()
     await expect(other.locator("#gone")).to_contain_text("by you")
@@ -300,6 +312,7 @@ async def test_a_key_of_a_decision_goes_on_from_a_card_that_another_decided(
     await desk.site.propose(proposer, {"path": "second.md"})
     page = await desk.open("other")
     await card(page, "a.md")
+    await desk.streams()
     # No timer takes it away; those that a card needs are shorter.
     await page.evaluate(
         "() => { const set = window.setTimeout;"

@@ -25,7 +25,7 @@ async def test_eight_tabs_share_one_stream(desk: Desk, *, secure: bool) -> None:
     proposal = await desk.site.propose(proposer)
     for page in tabs:
         await expect(page.locator("#call")).to_contain_text("a.md")
-    await desk.one_stream()
+    await desk.streams()
     # Each page says how many wait, whichever it is.
     other = await desk.tab(first.context)
     await other.goto(f"{desk.url}/health")
@@ -37,7 +37,7 @@ async def test_eight_tabs_share_one_stream(desk: Desk, *, secure: bool) -> None:
     for page in tabs[1:]:
         await expect(page.locator("#badge")).to_be_hidden()
         await expect(page).to_have_title(re.compile(r"^\w+ · meup$"))
-    await desk.one_stream()
+    await desk.streams()
 
 
 LEASE = "Object.keys(localStorage).find((each) => each.endsWith(' stream'))"
@@ -80,7 +80,7 @@ async def two_tabs_without_locks(desk: Desk) -> tuple[Page, Page]:
         "Object.defineProperty(document, 'hidden', {value: true}); window.setInterval = () => 0;"
     )
     await first.goto(f"{desk.url}/inbox")
-    await desk.one_stream()
+    await desk.streams()
     second = await desk.tab(first.context)
     await second.goto(f"{desk.url}/inbox")
     await expect(second.locator("main")).to_contain_text("Nothing waits for you")

@@ -32,7 +32,7 @@ async def test_queue_that_is_loaded_anew_leaves_the_card(desk: Desk) -> None:
     await desk.site.propose(proposer)
     page = await desk.open()
     await expect(page.locator("#call")).to_contain_text("a.md")
-    await desk.one_stream()
+    await desk.streams()
 
     urgent = proposer.propose("tools", "write_file", {"path": "urgent.md"}, ttl=60)
     await before_the_stream(page, partial(desk.site.stack.enter_async_context, urgent))

@@ -7,7 +7,7 @@ from playwright.async_api import Page, expect
 
 from meup_agent import Fulfillment, ProposalHandle, Rejection
 from tests.console_browser.axe import violations
-from tests.console_browser.conftest import Desk, card, settled
+from tests.console_browser.conftest import Desk, card, settled, stop_clock
 from tests.console_browser.pictures import picture
 from tests.interaction.people import ended
 
@@ -61,6 +61,7 @@ async def test_twenty_mixed_calls_take_few_keys(desk: Desk) -> None:
         await settled(page)
         assert await violations(page) == []
         await picture(page, f"together-{left}")
+        await stop_clock(page)
         await keys.press("a")
         # What is longer than the screen takes the key twice.
         await expect(page.locator(".notice")).to_contain_text(re.compile("not seen all|Approved"))

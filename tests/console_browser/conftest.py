@@ -94,6 +94,11 @@ async def card(page: Page, path: str) -> None:
     await settled(page)
 
 
+async def stop_clock(page: Page) -> None:
+    """Let no time pass by a page's clock, so that keys which belong together are never too late."""
+    await page.evaluate("() => { const at = Date.now(); Date.now = () => at; }")
+
+
 class Desk:
     """A gateway with its console, and browsers at it."""
 
@@ -108,6 +113,7 @@ class Desk:
         self.requests: list[str] = []
         self.foreign: list[str] = []
         self._streams: set[Request] = set()
+        self._begun: set[Request] = set()
         self._streams_changed = anyio.Event()
         self._chromium = chromium
         self._stack = stack
@@ -130,6 +136,7 @@ class Desk:
         proposal = await self.site.propose(await self.site.proposer(), given, to=to)
         page = await self.open()
         await card(page, "a.md")
+        await self.streams()
         return proposal, page
 
     async def show(self, path: str, participant: str = "you", **options: Any) -> Page:
@@ -144,6 +151,7 @@ class Desk:
         page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         page.on("dialog", self._dismiss)
         page.on("request", self._note)
+        page.on("response", lambda response: self._begin_stream(response.request))
         page.on("requestfinished", lambda request: self._end_streams({request}))
         page.on("requestfailed", lambda request: self._end_streams({request}))
         page.on("close", lambda page: self._end_streams(self._streams_of(page)))
@@ -155,17 +163,26 @@ class Desk:
             self._streams.add(request)
             self._streams_changed.set()
 
+    def _begin_stream(self, request: Request) -> None:
+        self._begun.add(request)
+        self._streams_changed.set()
+
     def _streams_of(self, page: Page) -> set[Request]:
         return {each for each in self._streams if each.frame.page is page}
 
     def _end_streams(self, streams: set[Request]) -> None:
         self._streams -= streams
+        self._begun -= streams
         self._streams_changed.set()
 
-    async def one_stream(self) -> None:
-        """Wait until there is one: without locks, two tabs that take it at once find out soon."""
+    async def streams(self, count: int = 1) -> None:
+        """Wait until so many browsers hear what happens from now on.
+
+        A browser may have more for a moment: without locks, two tabs that take it at once find out
+        soon.
+        """
         with anyio.fail_after(PATIENCE):
-            while len(self._streams) != 1:
+            while len(self._streams) != count or not self._streams <= self._begun:
                 self._streams_changed = anyio.Event()
                 await self._streams_changed.wait()
 
