@@ -40,7 +40,7 @@ async def click_to_start(folder: Path) -> tuple[float, float]:
     asked = {"command": f"date +%s%N > {mark}", "description": "note the time"}
     with ModelApi("Bash", asked) as api:
         async with hooked(decide) as at:
-            command, env = claude(CASES[0], folder, at.url, api.url, 60.0)
+            command, env = claude(CASES[0], folder, at.url, api.url)
             env |= {"PATH": os.environ["PATH"], "HOME": str(folder)}
             env["MEUP_TOKEN"] = at.tokens["coder"]
             await anyio.run_process(command, env=env, cwd=folder)

@@ -40,19 +40,22 @@ def home(tmp_path: Path) -> Iterator[Home]:
         os.kill(json.loads(lock.read_text())["process"], signal.SIGTERM)
 
 
-def checks(home: Home, agent: str) -> dict[str, Any]:
-    """The checks of an agent's hook, by their names."""
-    done = home.meup("doctor", "--json")
+def checks(home: Home) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The checks of Claude Code's hook and of Codex's, by their names."""
+    done = home.meup("doctor", "--json", "--timeout", f"{PATIENCE:g}")
     doors = {each["agent"]: each for each in json.loads(done.stdout)["doors"]}
-    return {check["name"]: check for check in doors[agent]["checks"]}
+    claude, codex = (
+        {check["name"]: check for check in doors[agent]["checks"]}
+        for agent in ("claude-code", "codex")
+    )
+    return claude, codex
 
 
 def test_a_no_holds_and_a_host_that_goes_past_the_hook_is_found(home: Home) -> None:
     before = {path: path.read_bytes() for path in home.path.glob(".c*/*")}
-    claude = checks(home, "claude-code")
+    claude, codex = checks(home)
     assert {name: claude[name]["ok"] for name in PROVED} == dict.fromkeys(PROVED, True), claude
     assert "--bare" in claude["open"]["said"]
-    codex = checks(home, "codex")
     assert {name: codex[name]["ok"] for name in PROVED} == dict.fromkeys(PROVED, True), codex
     assert "skips it in silence" in codex["trust"]["said"]
     assert "with a hook that it trusts" in codex["denied call"]["said"]
@@ -61,7 +64,7 @@ def test_a_no_holds_and_a_host_that_goes_past_the_hook_is_found(home: Home) -> N
 
     home.program("claude", f'exec {CLAUDE} --bare "$@"')
     home.program("codex", f'exec {CODEX} -c features.hooks=false -c {TERMINALS} "$@"')
-    claude, codex = checks(home, "claude-code"), checks(home, "codex")
+    claude, codex = checks(home)
     assert not codex["terminals"]["ok"]
     for each in (claude, codex):
         assert (each["denied call"]["ok"], each["gateway gone"]["ok"]) == (False, False), each
