@@ -302,8 +302,11 @@ def title(item: InboxItem, limit: int = MAX_NAME) -> tuple[Part, ...]:
     return (*target, *name(item.tool or item.method, "title", limit))
 
 
-def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
-    """A proposal as rows, its call as far as there is room for it."""
+def card_rows(item: InboxItem, shown: ShownValue, *, has_keys: bool = True) -> Iterator[CardRow]:
+    """A proposal as rows, its call as far as there is room for it.
+
+    ``has_keys``: it stands on a screen, so the keys that act on it are named.
+    """
     record, said = item.record, "none of its proposals was decided yet"
     if record.endings:
         counts = ", ".join(f"{count} {state}" for state, count in record.counts.items())
@@ -331,7 +334,8 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
             if facts.form
             else "Above is its accepted text; it has changed"
         )
-        yield row(Part(f"{said}: key s, or meup inbox accept-tools, shows how.", "late"))
+        how = "key s, or meup inbox accept-tools," if has_keys else "meup inbox accept-tools"
+        yield row(Part(f"{said}: {how} shows how.", "late"))
     dangers = item.danger
     for each in dangers:
         yield row(Part("! ", "danger"), *theirs(each, "danger"), indent=0)
@@ -344,7 +348,7 @@ def card_rows(item: InboxItem, shown: ShownValue) -> Iterator[CardRow]:
         yield row(*name(by, "dim"), Part(" says: ", "dim"), *theirs(words, "dim"))
     yield CardRow()
     yield from call_rows(item, shown)
-    if read_written_file(item.call) is not None:
+    if has_keys and read_written_file(item.call) is not None:
         yield row(Part("key f shows what it changes in the file", "dim"), indent=2)
     yield CardRow()
     yield from _similar(item)
@@ -557,7 +561,7 @@ def plain_card(item: InboxItem) -> str:
     offered = ", ".join(sorted(item.may)) or "nothing"
     left = time_left(item.seconds_left)
     lines = [f"proposal {shown_name(item.id)}, {left}; you may: {offered}"]
-    lines.extend(each.plain for each in card_rows(item, ShownValue(room=None)))
+    lines.extend(each.plain for each in card_rows(item, ShownValue(room=None), has_keys=False))
     return "\n".join(lines) + "\n"
 
 

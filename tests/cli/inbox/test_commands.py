@@ -41,6 +41,7 @@ def test_a_proposal_is_listed_shown_and_approved(meup: Person, office: Office) -
     assert "you may: approve, reject" in shown.out
     assert 'path: "a.md"' in shown.out
     assert "  │ x\n" in shown.out
+    assert "key f" not in shown.out, "a shell has no keys"
     done = meup("approve", first[:8], "--yes")
     assert (done.code, done.out) == (0, f"{first}: wrote a.md\n")
     # What it has shown before is on standard error, so that a program gets the result alone.

@@ -1,6 +1,7 @@
 """Deciding in the inbox, without a script."""
 
 import re
+from datetime import datetime
 
 import anyio
 import pytest
@@ -35,6 +36,18 @@ async def test_queue_says_how_many_wait_and_for_how_long(site: Site) -> None:
     waiting = [each for each in runtime.spaces["demo"].owner.in_flight if each.is_proposal]
     assert ages == [iso(each.at / 1_000_000) for each in waiting]
     assert len(ages) == 2
+
+
+async def test_bar_tells_the_time_left_of_all_that_it_had(site: Site) -> None:
+    await site.propose(await site.proposer())
+    # Whoever comes late sees how late it is, not a bar that begins with the page.
+    page = await (await site.browser("you")).page()
+    ((whole, until),) = re.findall(r'<progress [^>]*max="([^"]*)"[^>]*until="([^"]*)"', page)
+    runtime = site.console.runtime
+    assert runtime is not None
+    (proposal,) = (each for each in runtime.spaces["demo"].owner.in_flight if each.is_proposal)
+    given = datetime.fromisoformat(until).timestamp() - proposal.at / 1_000_000
+    assert float(whole) == pytest.approx(given, abs=1e-3)
 
 
 async def test_approved_call_runs(site: Site) -> None:

@@ -3,7 +3,8 @@
 import json
 from typing import Any
 
-from meup_agent import Rejection
+from meup_agent import Agent, Rejection
+from meup_agent.errors import ToolError
 from tests.gateway.console.conftest import Browser, Site, fields_in
 
 
@@ -49,3 +50,24 @@ async def test_export_has_the_words_of_a_rejection(site: Site) -> None:
     (rejection,) = (await exported(browser, key))["rejections"]
     assert (rejection["by"], rejection["reason"]) == ("you", "unsafe")
     assert rejection["explanation"] == words
+
+
+async def test_call_that_failed_is_told_so_wherever_its_end_stands(site: Site) -> None:
+    agent = Agent("tools")
+
+    @agent.tool
+    async def write_file(path: str, text: str = "") -> str:
+        raise ToolError("the disk is full")
+
+    await site.join("tools", agent)
+    proposal = await site.propose(await site.join("proposer"))
+    browser = await site.browser("you")
+    key = await browser.key()
+    await browser.decide(key)
+    await proposal.outcome()
+    page = await browser.page(f"/proposals/{key}")
+    assert ">failed</span> It was approved and carried out, by <b" in page
+    assert "; its answer is an error." in page
+    assert "failed after it" in page
+    assert "fulfilled after it" not in page
+    assert "of your request" in page

@@ -142,7 +142,7 @@ def inbox_page(
     }
     if item is not None:
         sent = edit.arguments if edit is not None and edit.is_ready else None
-        values |= _card(item, sent)
+        values |= _card(item, sent, feed.proposed_at(item))
         kept = context.space_server.owner.yeses
         values["yeses"] = [each for each in kept if is_like(each.yes, item)]
         values["form"] = values["fields"] if edit is None else edit.fields
@@ -154,14 +154,16 @@ def is_like(yes: ScopedYes, item: InboxItem) -> bool:
     return (yes.tool, yes.target, yes.proposer) == (item.tool, item.target, item.proposer)
 
 
-def _card(item: InboxItem, edited: dict[str, Any] | None) -> dict[str, Any]:
+def _card(
+    item: InboxItem, edited: dict[str, Any] | None, proposed_at: float | None
+) -> dict[str, Any]:
     """The values of a decision beside the item itself, with the arguments of an edit, if any."""
     left = whole = None
     if item.deadline is not None:
         left = max((item.deadline - datetime.now(UTC)).total_seconds(), 0.0)
-        if item.call.expires_at is not None:
-            # The length of the bar: the time that the proposal had when it came to us.
-            whole = max(left + anyio.current_time() - item.arrived_at, 1.0)
+        if proposed_at is not None:
+            # The length of the bar: the time that it had when it was proposed, whoever looks when.
+            whole = max(item.deadline.timestamp() - proposed_at, left, 1.0)
     is_editable = can_be_edited(item)
     arguments = item.arguments if edited is None else edited
     return {
