@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, TypeVar
 
 import anyio
+import anyio.lowlevel
 
 from meup_agent.agent.context import abandoned
 from meup_agent.agent.decorators import Decorators, Registry
@@ -194,12 +195,20 @@ def no_run_on_import() -> Generator[None]:
 
 
 def check_may_run() -> None:
-    """Raise :exc:`UsageError` where the module of an agent is only being looked into."""
+    """Raise :exc:`UsageError` in a module that is only being looked into, and where a loop runs."""
     if _importing.get():
         raise UsageError(
             "the module runs its agent when it is imported; put agent.run() under "
             "if __name__ == '__main__'"
         )
+    try:
+        anyio.lowlevel.current_token()
+    except RuntimeError:
+        return
+    raise UsageError(
+        "agent.run() begins an event loop of its own, and one runs here already; write: "
+        "async with agent.join() as space"
+    )
 
 
 AnyObserver = TypeVar("AnyObserver", bound=Observer)

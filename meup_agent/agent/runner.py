@@ -406,6 +406,14 @@ class Runner:
         begun = self._handler_events.begun
         if begun and run.scope.key in begun:
             begun[run.scope.key].returned = True
+        if isinstance(value, bool) and run.work.role is exchange.Role.PROPOSAL:
+            # Approvals of other frameworks are returned; here the proposal would wait in silence.
+            log.warning(
+                "%s returned %s, which decides nothing: await proposal.fulfill() or "
+                "proposal.reject(…) in it",
+                run.scope.name,
+                value,
+            )
         return value
 
 

@@ -328,6 +328,8 @@ class ToolDefinition:
             return self._result(value)
         except ValueError as error:
             advice = "; return what its annotation says" if self._output else ""
+            if isinstance(error, pydantic_core.PydanticSerializationError) and not advice:
+                advice = "; return JSON values, a dataclass or a pydantic model"
             raise UsageError(
                 f"tool {self.name!r} returned a value of type {type(value).__name__} that cannot "
                 f"be its result: {first_line(error)}{advice}"
@@ -406,7 +408,9 @@ def _refuse_awaitable(value: object) -> None:
     if type(value) not in _PLAIN and inspect.isawaitable(value):
         if inspect.iscoroutine(value):
             value.close()
-        raise ValueError("it must be awaited, so declare the function with async def")
+        raise ValueError(
+            "it must be awaited: await it, in a function that is declared with async def"
+        )
 
 
 def _describe(error: BaseException) -> str:

@@ -9,10 +9,11 @@ import anyio.to_thread
 import pytest
 
 from meup_agent import Agent, Context, Proposal, Rejection, Space
-from meup_agent.errors import ToolError, UsageError
+from meup_agent.errors import NotExpressible, ToolError, UsageError
 from tests.interaction.cast import calculator
 from tests.interaction.people import Meeting, Notes, gathered
 from tests.interaction.views import taped
+from tests.patience import PATIENCE
 from tests.wire import kinds
 
 
@@ -97,3 +98,35 @@ async def test_another_thread_s_loop_is_told_where_to_call(meeting: Meeting, bac
     async with gathered(meeting, calculator(), "second") as (_, space):
         await anyio.to_thread.run_sync(lambda: anyio.run(call, space, backend=backend))
         assert await space.call("tools", "add", {"a": 1, "b": 2}) == 3
+
+
+async def test_decision_that_is_returned_is_told_to_decide_nothing(
+    meeting: Meeting, caplog: pytest.LogCaptureFixture
+) -> None:
+    reviewer = Agent("reviewer")
+    returning = anyio.Event()
+
+    @reviewer.on_proposal
+    async def decide(proposal: Proposal) -> bool:
+        returning.set()
+        return True
+
+    async with gathered(meeting, reviewer, "proposer") as (_, space):
+        async with space.propose("tools", "x", to="reviewer") as proposal:
+            with anyio.fail_after(PATIENCE):
+                await returning.wait()
+            assert proposal.state.is_pending
+    (warning,) = (each.message for each in caplog.records if each.levelname == "WARNING")
+    assert "decide for 'proposer'" in warning
+    assert "returned True, which decides nothing: await proposal.fulfill()" in warning
+
+
+async def test_run_within_a_loop_says_what_to_write() -> None:
+    with pytest.raises(UsageError, match=r"one runs here already; write: async with agent\.join"):
+        Agent("tools").run("ws://localhost:1", space="demo", token="t")
+
+
+async def test_argument_that_is_no_json_is_named(meeting: Meeting) -> None:
+    async with gathered(meeting, "second") as (space,):
+        with pytest.raises(NotExpressible, match=r"\(at params\.arguments\.lines\.1\); put an"):
+            await space.call("tools", "add", {"title": "a", "lines": ["b", object()]})

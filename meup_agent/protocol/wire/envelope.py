@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, dataclass_transform
@@ -338,8 +338,44 @@ def encode_leniently(value: object) -> bytes:
     """As :func:`encode_json` of what others said: NaN becomes ``null``, and any integer passes."""
     try:
         return _encode_json(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except TypeError as error:
+        raise NotExpressible(
+            f"a value cannot be written as JSON: {error}{_place_of_unwritable(value)}; put an "
+            "object, a list, a text, a number, a boolean or null in its place"
+        ) from None
+    except (ValueError, OverflowError, RecursionError) as error:
         raise NotExpressible(f"a value cannot be written as JSON: {error}") from None
+
+
+MAX_PLACE_CHARS: Final = 40
+"""Characters of each name on the path to what cannot be written, as an error tells it."""
+
+
+def _place_of_unwritable(value: object) -> str:
+    """The path to the member of a value that cannot be written, or empty."""
+    path = list[str]()
+    while (found := next(filter(_is_unwritable, _members_of(value)), None)) is not None:
+        name, value = found
+        path.append(str(name)[:MAX_PLACE_CHARS])
+    return f" (at {'.'.join(path)})" if path else ""
+
+
+def _members_of(value: object) -> Iterable[tuple[object, object]]:
+    if isinstance(value, dict):
+        return cast("dict[object, object]", value).items()
+    if isinstance(value, list | tuple):
+        return enumerate(cast("Sequence[object]", value))
+    return ()
+
+
+def _is_unwritable(member: tuple[object, object]) -> bool:
+    try:
+        _encode_json(member[1])
+    except TypeError:
+        return True
+    except (ValueError, OverflowError, RecursionError):
+        return False
+    return False
 
 
 class Envelope(FrozenStruct, kw_only=True, gc=False):
