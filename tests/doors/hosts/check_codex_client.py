@@ -30,7 +30,7 @@ from tests.doors.hosts.check_doors import (
     decider,
     policy_that_breaks,
 )
-from tests.doors.hosts.check_terminal import Terminal
+from tests.doors.hosts.check_terminal import Terminal, press
 from tests.doors.hosts.programs import CODEX
 from tests.interaction.people import EVERYTHING, until
 from tests.patience import PATIENCE
@@ -43,9 +43,6 @@ ASKS = ("Wouldyouliketorunthefollowingcommand", "AllowthejudgeMCPservertoruntool
 
 MCP_APPROVAL = "codex-mcp-approval"
 LARGE = "too large a message"
-
-PRESS_SECONDS = 0.5
-"""Between two presses of a key, as a person would."""
 
 CONFIG = """
 model = "fake"
@@ -135,13 +132,10 @@ def app_server(settings: Path) -> int:
     raise AssertionError("there is no app-server")
 
 
-async def press(terminal: Terminal, key: bytes, at: Hooked) -> None:
-    """Answer Codex's own question; just after it has come, it takes no key."""
+async def answer(terminal: Terminal, key: bytes, at: Hooked) -> None:
+    """Answer Codex's own question."""
     await until(lambda: any(each in terminal.text for each in ASKS))
-    while at.space.proposals[0].state.is_pending:
-        terminal.press(key)
-        with anyio.move_on_after(PRESS_SECONDS):
-            await until(lambda: not at.space.proposals[0].state.is_pending)
+    await press(terminal, key, lambda: not at.space.proposals[0].state.is_pending)
 
 
 async def happen(case: Case, at: Hooked, terminal: Terminal, mark: Path) -> None:
@@ -152,11 +146,11 @@ async def happen(case: Case, at: Hooked, terminal: Terminal, mark: Path) -> None
             at.kill()
         case "interrupted by its own API" | "no at the terminal" | "answered too late":
             await proposed(at.space)
-            await press(terminal, b"\x1b", at)
+            await answer(terminal, b"\x1b", at)
         case "yes at the terminal":
             await proposed(at.space)
             # Of a call of an MCP server it asks by a list, whose first line is a yes.
-            await press(terminal, b"\r" if case.door == MCP_APPROVAL else b"y", at)
+            await answer(terminal, b"\r" if case.door == MCP_APPROVAL else b"y", at)
         case "gateway restarted midway":
             await permitted_after_a_restart(at)
         case "interrupted by INT" | "interrupted by TERM":
@@ -224,7 +218,7 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         if case.ran:
             await until(mark.exists)
         if case.recorded in ("permitted", "pending") and at is not None:
-            assert at.space.proposals[0].state == case.recorded
+            await until(lambda: at.space.proposals[0].state == case.recorded)
         elif case.recorded and at is not None:
             assert await decided(at) == case.recorded
         if case.what == "answered too late" and at is not None:
