@@ -434,6 +434,26 @@ def test_decisions_are_kept_and_found_unless_it_is_told_not_to(
     assert (copied.returncode, (tmp_path / "copy.db").is_file()) == (0, True)
 
 
+def test_of_several_journals_that_of_the_one_that_runs_is_meant(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    first, second, elsewhere = (tmp_path / name for name in ("first", "second", "elsewhere"))
+    for folder in (first, second, elsewhere):
+        folder.mkdir()
+    before = set[Path]()
+    for folder in (first, second):
+        write(folder)
+        with up(folder, state) as process:
+            process.until("up and running", stream="err")
+            found = meup("audit", cwd=elsewhere, variables=state)
+        kept = {*Path(state["MEUP_STATE_DIR"]).glob("up/*.journal.db")}
+        (journal,) = kept - before
+        assert f"{journal} is empty: nothing was said yet" in found.stderr, found
+        before = kept
+    lost = meup("audit", cwd=elsewhere, variables=state)
+    assert "has kept several journals; give --journal" in lost.stderr
+
+
 def test_a_terminal_of_the_reference_finds_the_space(tmp_path: Path, state: dict[str, str]) -> None:
     """As `mew space connect` does: by a port, and a process that runs."""
     write(tmp_path, ann={})

@@ -434,8 +434,10 @@ def journal_of_ended(address: str) -> Path | None:
 def find_journal() -> Path | None:
     """The journal that ``meup up`` has kept: of the space's file here, else the only one.
 
+    Of several it is that of the only ``meup up`` that runs.
+
     Raises:
-        ConfigurationError: There are several, and none is of this folder.
+        ConfigurationError: There are several, and none is of this folder or of what runs.
     """
     from meup_agent.gateway.config_file import find_space_file
 
@@ -446,6 +448,11 @@ def find_journal() -> Path | None:
         return None
     written = [(each.stat().st_mtime, each) for each in up_folder().glob(f"*{JOURNAL_SUFFIX}")]
     if len(written) > 1:
+        match [journal_path(Path(each.folder, each.file)) for each in list_running(up_folder())]:
+            case [path] if path.is_file():
+                return path
+            case _:
+                pass
         newest = [str(each) for _, each in sorted(written, reverse=True)[:MAX_LISTED]]
         raise ConfigurationError(
             "`meup up` has kept several journals; give --journal with one of them, the newest"

@@ -3,7 +3,8 @@
 Its servers are under ``mcpServers``, or under ``servers`` as VS Code has it.
 
 A key that is not known is refused by its name: a setting that is silently left out may be the one
-that keeps a server from the disk.
+that keeps a server from the disk. Where problems are reported, keys that are about the client alone
+are passed over, and named.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ OTHER_KEYS: Final = (OTHER_ROOT, "inputs")
 
 STDIO_KEYS: Final = ("type", "command", "args", "env", "cwd", "disabled", "pin")
 HTTP_KEYS: Final = ("type", "url", "headers", "oauth", "disabled", "pin")
+CLIENT_KEYS: Final = ("alwaysAllow", "autoApprove", "description", "name", "timeout", "trust")
+"""Keys by which a client asks, waits or shows; none of them says what a server may or how it runs.
+
+What would have run unasked waits here, as all else does.
+"""
+
 OAUTH_KEYS: Final = (
     *("clientId", "clientSecret", "clientMetadataUrl", "issuer"),
     *("callbackPort", "grantType"),
@@ -154,8 +161,8 @@ def read_servers(
     Args:
         path: The file.
         variables: The environment: ``${NAME}`` and ``${NAME:-otherwise}`` are filled in from it.
-        on_problem: Told of each server that is wrong, of keys beside them and of comments; what is
-            right is returned. Without it each of them is an error.
+        on_problem: Told of each server that is wrong, of keys beside them and for clients alone, and
+            of comments; what is right is returned. Without it each of them is an error.
         may_be_none: A file that names no server is right, too.
 
     Raises:
@@ -221,6 +228,8 @@ def parse_servers(
             place = f"{key}.{name}"
             fields = _object(entry, place)
             if not _is_disabled(fields, place):
+                if on_problem is not None:
+                    fields = _without_client_keys(fields, place, on_problem)
                 servers[name] = _server(fields, place, variables, base)
             wrong -= 1
     if not servers and not (may_be_none and not wrong):
@@ -410,6 +419,17 @@ def strict_json(text: str) -> str:
         return said if said.startswith('"') else re.sub(r"[^\n]", " ", said)
 
     return _LAST_COMMA.sub(blank, _COMMENT.sub(blank, text))
+
+
+def _without_client_keys(fields: dict[str, Any], place: str, on_problem: Report) -> dict[str, Any]:
+    """An entry without what is for its client alone, of which is told."""
+    theirs = [key for key in fields if key in CLIENT_KEYS]
+    if fields.get("tools") == ["*"]:  # all that it has, as Copilot CLI writes it
+        theirs.append("tools")
+    if theirs:
+        named = ", ".join(map(repr, theirs))
+        on_problem(f"{place}: passed over what is for its client alone: {named}")
+    return {key: value for key, value in fields.items() if key not in theirs}
 
 
 def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:

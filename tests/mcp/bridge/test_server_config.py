@@ -106,3 +106,20 @@ def test_a_wrong_file_is_named(tmp_path: Path, content: str, sentence: str) -> N
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be read \(no such file"):
         read_servers(tmp_path / "none.json", {})
+
+
+def test_keys_for_a_client_alone_are_passed_over_where_that_can_be_said() -> None:
+    own = {"autoApprove": ["read"], "timeout": 60, "tools": ["*"], "description": "files"}
+    said: list[str] = []
+    document = {"mcpServers": {"a": {"command": "x", **own}}}
+    assert parse_servers(document, {}, on_problem=said.append) == {"a": StdioServer("x")}
+    (sentence,) = said
+    for key in own:
+        assert repr(key) in sentence
+    assert "passed over" in sentence
+    # What holds a server back is refused all the same, and it is not started without.
+    for key, value in (("excludeTools", ["rm"]), ("tools", ["read"]), ("envFile", ".env")):
+        held = {"mcpServers": {"a": {"command": "x", key: value}}}
+        with pytest.raises(ConfigurationError, match="no server of"):
+            parse_servers(held, {}, on_problem=said.append)
+        assert f"unknown key {key!r}" in said[-1]
