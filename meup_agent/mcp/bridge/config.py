@@ -161,8 +161,8 @@ def read_servers(
     Args:
         path: The file.
         variables: The environment: ``${NAME}`` and ``${NAME:-otherwise}`` are filled in from it.
-        on_problem: Told of each server that is wrong, of keys beside them and for clients alone, and
-            of comments; what is right is returned. Without it each of them is an error.
+        on_problem: Told of each server that is wrong, of keys beside them or for clients alone,
+            and of comments; what is right is returned. Without it each of them is an error.
         may_be_none: A file that names no server is right, too.
 
     Raises:
