@@ -1,6 +1,6 @@
 """The audit of a world: the gateway's order decides, whatever participants saw."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from meup_agent import Envelope, ProposalState
 from tests.spaces import Audit, Entry, StepKind
@@ -44,11 +44,14 @@ def check_audit(log: list[Envelope], expected: Mapping[ProposalKey, str]) -> Non
         assert [step.seq for step in item.steps] == sorted(step.seq for step in item.steps)
 
 
-def check_own(log: Iterable[Envelope], records: Iterable[ProposalEntry]) -> None:
+def check_own(
+    log: Iterable[Envelope], records: Iterable[ProposalEntry], *, crossing: Container[str]
+) -> None:
     """The audit never says less than a proposer's own record, where nothing was lost.
 
     A proposer that takes a rejection for an answer says so by its withdrawal. Only what crossed
-    that on its way may be otherwise: a fulfillment that was ordered before it.
+    that on its way may be otherwise: a fulfillment that was ordered before it, or one of the
+    ``crossing`` withdraws that another process of the proposer said.
     """
     found = {item.record.key: item for item in folded(log).proposals}
     for record in records:
@@ -56,4 +59,5 @@ def check_own(log: Iterable[Envelope], records: Iterable[ProposalEntry]) -> None
         if item is None or record.state is not ProposalState.REJECTED or not item.decision:
             continue
         crossed = any(step.what is StepKind.REQUESTED for step in item.steps)
+        crossed |= item.decision.step.id in crossing
         assert item.state is ProposalState.REJECTED or crossed, (record.key, item.state)

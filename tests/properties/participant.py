@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -47,13 +47,32 @@ class Handler:
 
     Attributes:
         work: What it was started with.
+        record: The proposal that it is for: one that comes again under its id has another.
+        times: The number of times that its request had been made as it began.
         cancelled: Its scope was cancelled; it may swallow that.
         awaited: The exchanges that it awaits.
     """
 
     work: Work
+    record: ProposalEntry | None
+    times: int
     cancelled: bool = False
     awaited: set[Key] = field(default_factory=set[Key])
+
+
+@dataclass(slots=True)
+class Asked:
+    """A request of another's, as often as it was made.
+
+    Attributes:
+        times: The messages that made it; a copy is none (PROTOCOL 6).
+        answered: Those of them that were answered.
+        silenced: Those that get no answer any more: made again, or the handler was cancelled.
+    """
+
+    times: int = 0
+    answered: int = 0
+    silenced: int = 0
 
 
 class Participant:
@@ -72,7 +91,7 @@ class Participant:
         self.endings: dict[Key, Ending | None] = {}
         self.ended_at: dict[Key, float] = {}
         self.fulfills: dict[str, ProposalKey] = {}
-        self.silenced: set[tuple[str, str]] = set()
+        self.asked: defaultdict[tuple[str, str], Asked] = defaultdict(Asked)
         self.blind: set[str] = set()
         """Fulfilling requests of proposals that we missed: two of one cannot be told apart."""
         self.urgent: deque[Send] = deque()
@@ -115,11 +134,12 @@ class Participant:
                     )
                 case Start():
                     assert effect.key not in self.handlers, "a handler was started twice"
-                    self.handlers[effect.key] = Handler(effect.work)
+                    store, now = self.table.proposal_store, self.world.now
                     envelope = effect.work.envelope
-                    # One that does no harm twice comes again, in place of the first.
-                    self.silenced.discard((envelope.sender, envelope.id))
-                    if resolve(envelope, self.table.proposal_store, self.world.now).record is None:
+                    record = store.get(ProposalKey(envelope.sender, envelope.id), now)
+                    times = self.asked[envelope.sender, envelope.id].times
+                    self.handlers[effect.key] = Handler(effect.work, record, times)
+                    if resolve(envelope, store, now).record is None:
                         self.blind.add(envelope.id)
                 case Cancel():
                     ended_with += self.handlers[effect.key].awaited
@@ -173,8 +193,11 @@ class Participant:
     def _check_said(self, send: Send) -> None:
         said = send.draft
         if said.kind == kinds.MCP_RESPONSE and not send.again:
-            name = (said.to[0], said.correlation[0])
-            assert name not in self.silenced, "an answer came after the cancel took effect"
+            asked = self.asked[said.to[0], said.correlation[0]]
+            asked.answered += 1
+            assert asked.answered + asked.silenced <= asked.times, (
+                "an answer came after the cancel took effect, or a second one"
+            )
         if said.kind == kinds.MCP_REQUEST:
             call = payloads.read_call(said.payload)
             own = any(key.id == said.id for key in self.endings)
@@ -186,7 +209,8 @@ class Participant:
         handler.cancelled = True
         if handler.work.role is Role.REQUEST:
             envelope = handler.work.envelope
-            self.silenced.add((envelope.sender, envelope.id))
+            asked = self.asked[envelope.sender, envelope.id]
+            asked.silenced = handler.times - asked.answered
 
     def _resume(self, key: Key) -> None:
         for handler_key, handler in list(self.handlers.items()):
@@ -208,7 +232,10 @@ class Participant:
                 assert record is None or record.state is not ProposalState.WITHDRAWN, (
                     "a fulfillment was sent after its withdraw had been seen"
                 )
-            self.apply(self.table.sent(send.draft.id, self.world.now)[1])
+            leaves, effects = self.table.sent(send.draft.id, self.world.now)
+            self.apply(effects)
+            if not leaves:
+                return True
         if self.table.seq is not None:
             self.unaccepted[send.draft.id] = send
             self.owed.add(send.draft.id)
@@ -228,8 +255,18 @@ class Participant:
                 for name in envelope.correlation:
                     self.unaccepted.pop(name, None)
                     self.owed.discard(name)
+            self._note_asked(envelope, seq)
             self.apply(self.table.receive(envelope, self.world.now, seq))
         return True
+
+    def _note_asked(self, envelope: Envelope, seq: int | None) -> None:
+        """Count a request: a new number makes another one of it, but for approvals (PROTOCOL 6)."""
+        if envelope.kind == kinds.MCP_REQUEST:
+            asked = self.asked[envelope.sender, envelope.id]
+            is_new = seq is not None and seq > (self.table.seq or 0)
+            if asked.times == 0 or (is_new and not envelope.correlation):
+                asked.silenced = asked.times - asked.answered
+                asked.times += 1
 
     # --- what a program does ---
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from meup_agent import Envelope, Fulfillment, Limits, ProposalState
 from tests.properties.audited import check_audit, check_own
-from tests.properties.participant import DIALECT, REMEMBERED, Participant
+from tests.properties.participant import DIALECT, REMEMBERED, Handler, Participant
 from tests.tables import Key, ProposalKey
 from tests.wire import (
     ARRIVED,
@@ -52,6 +52,8 @@ class World:
         self.names = [f"p{number}" for number in range(count)]
         self.participants = {name: Participant(self, name, limits) for name in self.names}
         self.log: list[Envelope] = []
+        self.ends_beside: dict[str, str] = {}
+        """What was withdrawn or cancelled beside its participant, by the envelopes that did so."""
         self.present: list[str] = []
         self.lossless = True
         self._ids = 0
@@ -185,6 +187,8 @@ class World:
         if kind == kinds.MCP_REQUEST and "method" not in payload:
             payload = payloads.request("tools/call", payload, said_id)
         about_what = (about,) if about else ()
+        if Key("out", name, about) in self.participants[name].endings:
+            self.ends_beside[said_id] = about
         said = draft(kind, payload, id=said_id, sender=name, to=to, correlation=about_what)
         frame = encode(said, DIALECT)
         self.log.append(decode(frame))
@@ -264,11 +268,11 @@ class World:
                     )
             for key, handler in participant.handlers.items():
                 if key.side == "in" and not handler.cancelled:
-                    assert not self._was_given_up(participant, key), (
+                    assert not self._was_given_up(key, handler), (
                         "a handler works on what its sender gave up"
                     )
 
-    def _was_given_up(self, participant: Participant, key: Key) -> bool:
+    def _was_given_up(self, key: Key, handler: Handler) -> bool:
         sender = self.participants[key.sender]
         own = Key("out", key.sender, key.id)
         ending = sender.endings.get(own)  # what was begun beside it, nobody here waits for
@@ -276,13 +280,16 @@ class World:
             return False
         if self.now - sender.ended_at[own] >= REMEMBERED:
             return False
+        # What another process ended is ended no second time (PROTOCOL 5), also where that is lost.
+        if key.id in self.ends_beside.values() and not self.lossless:
+            return False
         # A response that the gateway ordered before the withdraw decides otherwise, and what the
         # participant rejected is settled there: its handler may put things in order.
-        record = participant.table.proposal_store.get(ProposalKey(key.sender, key.id), self.now)
+        record = handler.record
         return record is None or not (record.refused or record.state is ProposalState.FULFILLED)
 
     def _check_answers(self) -> None:
-        answers: dict[tuple[str, str], set[str]] = {}
+        answers: dict[tuple[str, str, str], set[str]] = {}
         ran: dict[tuple[str, str], set[str]] = {}
         proposal_of = {
             envelope.id: envelope.correlation[0]
@@ -295,13 +302,15 @@ class World:
             if envelope.kind == kinds.MCP_RESPONSE:
                 request = envelope.correlation[0]
                 said = self.participants[envelope.sender].copied.get(envelope.id, envelope.id)
-                answers.setdefault((envelope.sender, request), set()).add(said)
+                answers.setdefault((envelope.sender, envelope.to[0], request), set()).add(said)
                 data = payloads.as_object(envelope.payload_object.get("error")).get("data")
                 proposal = proposal_of.get(request)
                 blind = request in self.participants[envelope.sender].blind
                 if proposal is not None and data is None and not blind:
                     ran.setdefault((envelope.sender, proposal), set()).add(said)
-        assert all(len(ids) == 1 for ids in answers.values()), "a request was answered twice"
+        for (by, requester, request), ids in answers.items():
+            times = self.participants[by].asked[requester, request].times
+            assert len(ids) <= times, "a request was answered twice"
         assert all(len(ids) == 1 for ids in ran.values()), "a proposal was carried out twice"
 
     def _check_taken(self) -> None:
@@ -324,7 +333,8 @@ class World:
         expected = states(self.log, numbered=False)
         for participant in self.participants.values():
             own = participant.table.proposal_store.records(self.now)
-            check_own(self.log, [each for each in own if each.key.proposer == participant.name])
+            own = [each for each in own if each.key.proposer == participant.name]
+            check_own(self.log, own, crossing=self.ends_beside)
             for record in participant.table.proposal_store.records(self.now):
                 state = expected.get(record.key)
                 is_own = record.key.proposer == participant.name
