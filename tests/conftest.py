@@ -143,7 +143,9 @@ def _is_left_to_asyncio(call: Any, path: Path) -> bool:
         return False
     folders = path.relative_to(TESTS).parts
     return (
-        "memory" in _parameters(call) or "journal" in folders or ABOUT_SOCKETS.isdisjoint(folders)
+        not {"memory", "local"}.isdisjoint(_parameters(call))
+        or "journal" in folders
+        or ABOUT_SOCKETS.isdisjoint(folders)
     )
 
 

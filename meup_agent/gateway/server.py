@@ -37,6 +37,7 @@ from meup_agent.gateway.edge.listener import (
     max_handshakes,
     shorten_tls_failures,
 )
+from meup_agent.gateway.edge.local import LocalConnector
 from meup_agent.gateway.history import HistoryLog, connect_outputs, open_history
 from meup_agent.gateway.journal.engines import Keeper, engine_of, open_journal
 from meup_agent.gateway.limits import GatewayLimits
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from meup_agent.gateway.edge.http.server import AsgiServer
+    from meup_agent.transport.base import Connector
 
 LAST_TURNS: Final = 1.0
 """Seconds for the loop to report that dropped sockets are closed; it takes one or two turns."""
@@ -141,6 +143,10 @@ class RunningGateway:
     def own_url(self) -> str:
         """The address for programs of its own user: of the Unix socket, where it has one."""
         return self._socket_url or self.url
+
+    def connector(self, space: str) -> Connector:
+        """A way to a space for participants in this process, without a socket."""
+        return LocalConnector(self.runtime, space, self.own_url)
 
     @property
     def listens_at(self) -> str:

@@ -11,6 +11,7 @@ import pytest
 from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway import Gateway, GatewayLimits, ThreadedGateway
 from meup_agent.testing import MemorySpace
+from tests.gateway.local import LocalPlace, local
 from tests.gateway.mounted import MountedPlace, mounted
 from tests.gateways import Connector, Transport, one_space_config, websocket_connector
 from tests.patience import PATIENCE
@@ -51,6 +52,8 @@ class Site:
     def connector(self, space: str) -> Connector:
         if isinstance(self.place, MemorySpace):
             return self.place.connector(space=space)
+        if isinstance(self.place, LocalPlace):
+            return self.place.connector(space)
         assert isinstance(self.place, ThreadedGateway | MountedPlace)
         return websocket_connector(self.place.url, space=space)
 
@@ -81,12 +84,15 @@ class Site:
             yield joined
 
 
-@pytest.fixture(params=["memory", "socket", "mounted"])
+@pytest.fixture(params=["memory", "socket", "mounted", "local"])
 def site(request: pytest.FixtureRequest) -> Generator[Site]:
     if request.param == "memory":
         yield Site(MemorySpace(participants=PARTICIPANTS, limits=LIMITS))
     elif request.param == "mounted":
         with mounted(one_space_config("demo", PARTICIPANTS, LIMITS)) as place:
+            yield Site(place)
+    elif request.param == "local":
+        with local(one_space_config("demo", PARTICIPANTS, LIMITS)) as place:
             yield Site(place)
     else:
         with Gateway(participants=PARTICIPANTS, limits=LIMITS).in_thread() as gateway:

@@ -443,6 +443,7 @@ def bridge(
     from meup_agent.mcp.bridge.config import root_of
     from meup_agent.mcp.bridge.connection import ConnectionSettings
     from meup_agent.mcp.bridge.offered_tools import ToolLock
+    from meup_agent.transport.websocket import SpaceConnector
 
     roots = root or []
     for each in roots:
@@ -465,7 +466,7 @@ def bridge(
                 roots=roots,
                 settings=settings,
             ),
-            url=each.address.url,
+            connector=SpaceConnector(each.address.url, each.address.space),
             **each.address.identity,
         )
         for each in targets

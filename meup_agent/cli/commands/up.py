@@ -398,11 +398,14 @@ def _run(
                 for program in programs_of(plan, running):
                     children.start(program)
                 for launch in plan.bridged:
-                    starter, url = starters.get(launch.place), running.own_url
+                    starter = starters.get(launch.place)
+                    connector = running.connector(launch.space)
                     joined = settled[launch.place]
                     children.keep(
                         launch.name,
-                        partial(run_bridge, launch, url, starter, children, joined, plan.roots),
+                        partial(
+                            run_bridge, launch, connector, starter, children, joined, plan.roots
+                        ),
                     )
                 if plan.bridged:
                     tasks.start_soon(name_late)

@@ -193,13 +193,12 @@ class McpEndpoint(LateApp):
         from meup_agent.mcp.server.client_member import ClientMembers
         from meup_agent.mcp.server.http import LOOPBACK_HOSTS, McpApp
         from meup_agent.mcp.server.tool_calls import CallSettings
-        from meup_agent.transport.websocket import SpaceConnector
 
         def join(
             agent: Agent, token: str | None, /, *, observe: bool = False
         ) -> AbstractAsyncContextManager[Space]:
             assert not observe, "tokens are looked up"
-            connector = SpaceConnector(gateway.own_url, _identify(gateway, token).space)
+            connector = gateway.connector(_identify(gateway, token).space)
             return agent.join(connector, token=token, beside=True)
 
         members = ClientMembers(join, find=partial(_find, gateway))

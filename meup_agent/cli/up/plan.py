@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.bridge.offered_tools import ToolLock
     from meup_agent.mcp.bridge.transports import ServerStarter
+    from meup_agent.transport.base import Connector
 
 
 # --- servers space ---
@@ -622,7 +623,7 @@ BRIDGE_GRACES: Final = 3
 
 async def run_bridge(
     launch: Launch,
-    url: str,
+    connector: Connector,
     starter: ServerStarter | None,
     children: Children,
     settled: anyio.Event,
@@ -657,7 +658,9 @@ async def run_bridge(
         bridge = Bridge(
             launch.name, server, starter=starter, pin=pin, roots=roots, settings=settings
         )
-        entry = BridgeEntry(bridge=bridge, url=url, space=launch.space, token=launch.token)
+        entry = BridgeEntry(
+            bridge=bridge, connector=connector, space=launch.space, token=launch.token
+        )
         with anyio.CancelScope() as scope:
             async with background_tasks() as tasks:
                 tasks.start_soon(leave, scope)

@@ -101,12 +101,13 @@ class SendQueue:
         if self._paused and self._bytes <= LOW_WATER_BYTES:
             self._paused = False
             self._resume()
-        with anyio.move_on_after(seconds):
-            while not self._frames:
-                if self.closed.is_set():
-                    return None
-                self._changed = anyio.Event()
-                await self._changed.wait()
+        if not self._frames:
+            with anyio.move_on_after(seconds):
+                while not self._frames:
+                    if self.closed.is_set():
+                        return None
+                    self._changed = anyio.Event()
+                    await self._changed.wait()
         if not self._frames:
             return b""
         packed = self._frames.popleft()
@@ -532,3 +533,88 @@ class MemberConnection(ABC):
         if self._identity is None:
             return f"a connection from {self._peer}"
         return f"{quote(self._identity.participant)} in {quote(self._identity.space)}"
+
+
+class CarriedConnection(MemberConnection):
+    """A connection whose messages something else carries, one at a time.
+
+    Args:
+        runtime: The gateway.
+        handshake: Its handshake.
+        address: The other end's address; empty: it has none.
+        peer: The other end, for the log.
+    """
+
+    joins_frames = False
+
+    def __init__(
+        self, runtime: GatewayRuntime, handshake: Handshake, address: str, peer: str
+    ) -> None:
+        super().__init__(runtime, handshake)
+        self._address = address
+        self._peer = peer
+        self._queue = SendQueue(self.pause_writing, self.resume_writing)
+        self._scope = anyio.CancelScope()
+        self._readable = anyio.Event()
+        self._readable.set()
+        self._code = ABNORMAL
+
+    async def run(self) -> None:
+        """Join, and serve until one end closes."""
+        self._connected(self, self._address, self._peer)
+        most = self._limits.max_message_bytes
+        try:
+            with self._scope:
+                await self._accept()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._send, self._queue)
+                    while (message := await self._receive()) is not None:
+                        self._count_frame(len(message))
+                        if self._ended_by is None and len(message) > most:
+                            self._refuse_message(
+                                TOO_BIG, f"a message may have at most {most} bytes"
+                            )
+                        elif self._ended_by is None:
+                            self._handle_message(message)
+                        if not self._readable.is_set():
+                            await self._readable.wait()
+                    tasks.cancel_scope.cancel()
+        finally:
+            self._disconnected(self._code)
+
+    # --- what carries it --------------------------------------------------------------------
+
+    async def _accept(self) -> None:
+        """Answer the handshake."""
+
+    @abstractmethod
+    async def _receive(self) -> bytes | None:
+        """The next message; ``None``: the connection has ended, and its code is noted."""
+
+    @abstractmethod
+    async def _send(self, queue: SendQueue) -> None:
+        """Send what is queued, and then close as the queue says."""
+
+    # --- what a connection does -------------------------------------------------------------
+
+    def write(self, packed: bytes) -> None:
+        """Queue a frame."""
+        self._queue.write(packed)
+
+    def pause_reading(self) -> None:
+        """Take no more messages."""
+        self._readable = anyio.Event()
+
+    def resume_reading(self) -> None:
+        """Take messages again."""
+        self._readable.set()
+
+    def is_closing(self) -> bool:
+        """True if there is nothing to be read any more."""
+        return False
+
+    def _send_close(self, code: int, reason: str) -> None:
+        self._queue.close(code, reason)
+
+    def _drop_transport(self) -> None:
+        self._scope.cancel()

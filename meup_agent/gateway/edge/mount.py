@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
-import anyio
 from starlette.responses import PlainTextResponse
 from starlette.routing import WebSocketRoute
 from starlette.types import Message, Receive, Scope, Send
@@ -19,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from meup_agent.errors import ConfigurationError, UsageError
 from meup_agent.gateway.auth import NotAdmitted
 from meup_agent.gateway.config import Config
-from meup_agent.gateway.edge.connection import MemberConnection, SendQueue
+from meup_agent.gateway.edge.connection import CarriedConnection, SendQueue
 from meup_agent.gateway.edge.handshake import Handshake, admit
 from meup_agent.gateway.edge.http.api import http_app
 from meup_agent.gateway.edge.http.views import export_to_sdk
@@ -27,78 +26,24 @@ from meup_agent.gateway.journal.engines import engine_of, open_journal
 from meup_agent.gateway.reach import notices_of
 from meup_agent.gateway.runtime import GatewayRuntime, wall_clock
 from meup_agent.protocol.wire.streams import is_stream_frame
-from meup_agent.transport.base import ABNORMAL, TOO_BIG
+from meup_agent.transport.base import ABNORMAL
 
 
-class AsgiConnection(MemberConnection):
+class AsgiConnection(CarriedConnection):
     """A WebSocket connection through an ASGI server."""
-
-    joins_frames = False
 
     def __init__(
         self, runtime: GatewayRuntime, handshake: Handshake, websocket: WebSocket, address: str
     ) -> None:
-        super().__init__(runtime, handshake)
+        super().__init__(runtime, handshake, address, address)
         self._websocket = websocket
-        self._peer = address
-        self._queue = SendQueue(self.pause_writing, self.resume_writing)
-        self._scope = anyio.CancelScope()
-        self._readable = anyio.Event()
-        self._readable.set()
-        self._code = ABNORMAL
 
-    async def run(self) -> None:
-        """Join, and serve until one end closes."""
-        self._connected(self, self._peer, self._peer)
-        most = self._limits.max_message_bytes
-        try:
-            with self._scope:
-                answer = self._handshake.answer.items()
-                headers = [(name.encode(), value.encode()) for name, value in answer]
-                await self._websocket.accept(headers=headers)
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._send)
-                    while (message := await self._receive()) is not None:
-                        self._count_frame(len(message))
-                        if self._ended_by is None and len(message) > most:
-                            self._refuse_message(
-                                TOO_BIG, f"a message may have at most {most} bytes"
-                            )
-                        elif self._ended_by is None:
-                            self._handle_message(message)
-                        await self._readable.wait()
-                    tasks.cancel_scope.cancel()
-        finally:
-            self._disconnected(self._code)
-
-    # --- what a connection does with its server ---------------------------------------------
-
-    def write(self, packed: bytes) -> None:
-        """Queue a frame for the server."""
-        self._queue.write(packed)
-
-    def pause_reading(self) -> None:
-        """Take no message of the server's."""
-        self._readable = anyio.Event()
-
-    def resume_reading(self) -> None:
-        """Take messages again."""
-        self._readable.set()
-
-    def is_closing(self) -> bool:
-        """True if there is nothing to be read any more."""
-        return False
-
-    def _send_close(self, code: int, reason: str) -> None:
-        self._queue.close(code, reason)
-
-    def _drop_transport(self) -> None:
-        self._scope.cancel()
-
-    # --- messages ---------------------------------------------------------------------------
+    async def _accept(self) -> None:
+        answer = self._handshake.answer.items()
+        headers = [(name.encode(), value.encode()) for name, value in answer]
+        await self._websocket.accept(headers=headers)
 
     async def _receive(self) -> bytes | None:
-        """The next message; ``None``: the connection has ended."""
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             self._code = int(message.get("code") or ABNORMAL)
@@ -106,8 +51,7 @@ class AsgiConnection(MemberConnection):
         text: str | None = message.get("text")
         return bytes(message["bytes"]) if text is None else text.encode(errors="surrogatepass")
 
-    async def _send(self) -> None:
-        queue = self._queue
+    async def _send(self, queue: SendQueue) -> None:
         # A send that comes after the other end has gone; what is received says that it has.
         with suppress(WebSocketDisconnect):
             while (frame := await queue.take()) is not None:

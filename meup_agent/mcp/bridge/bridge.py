@@ -80,7 +80,6 @@ from meup_agent.protocol.wire.kinds import ACCEPT_TOOLS
 from meup_agent.protocol.wire.payloads import JsonObject, read_proposal
 from meup_agent.protocol.wire.ttl_map import keep_last
 from meup_agent.session import Settings
-from meup_agent.transport.websocket import SpaceConnector
 
 if TYPE_CHECKING:
     from meup_agent.mcp.bridge.transports import ServerStarter
@@ -661,14 +660,14 @@ class BridgeEntry:
 
     Attributes:
         bridge: The bridge.
-        url: The gateway.
+        connector: The way to the gateway.
         space: The space.
         token: The participant's token, or what reads it.
         participant: The participant's name, for a gateway that does not know it by the token.
     """
 
     bridge: Bridge
-    url: str
+    connector: Connector
     space: str
     token: str | Callable[[], str]
     participant: str | None = None
@@ -700,7 +699,7 @@ async def join_bridges(
             """Be in the space until the end; the reason if the server could not be started."""
             try:
                 async with bridge.join(
-                    SpaceConnector(entry.url, entry.space),
+                    entry.connector,
                     token=entry.token,
                     participant=entry.participant,
                     # A gateway that is not there yet is waited for.
