@@ -53,6 +53,7 @@ from meup_agent.client.proposal_feed import withdraw_left
 from meup_agent.client.space import Space, send_report, take_permit
 from meup_agent.errors import MeupError, Refused, RequestError, UsageError
 from meup_agent.mcp.sdk import decisions
+from meup_agent.protocol.exchange import Wait
 from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire import payloads
 from meup_agent.protocol.wire.outcomes import (
@@ -403,6 +404,7 @@ class Door:
         self, space: Space, asked: _Asked, ttl: Ttl, to: str | Iterable[str]
     ) -> Answer:
         call, seconds = asked.call, resolve_ttl(ttl, space.proposals.ttl)
+        to = (to,) if isinstance(to, str) else tuple(to)
 
         def proposed(proposal: ProposalHandle) -> None:
             asked.proposal, asked.handle = proposal.id, proposal
@@ -417,6 +419,9 @@ class Door:
                     call.arguments,
                     to=to,
                     ttl=seconds,
+                    # A no of anybody is one: a reviewer that leaves a call to people is present,
+                    # too, and will never reject it.
+                    wait=Wait.ADDRESSED if to else Wait.FIRST,
                     as_proposal=True,
                     proposal_meta={
                         payloads.DOOR: call.labels,

@@ -95,6 +95,23 @@ async def test_a_permit_has_the_call_that_was_fulfilled(meeting: Meeting) -> Non
     assert (edited.arguments, edited.edited, edited.by) == ({"command": "ls"}, True, "ann")
 
 
+async def test_a_no_holds_though_others_that_may_decide_say_nothing(meeting: Meeting) -> None:
+    """As a reviewer that asks people does: it is present, may decide, and leaves it to them."""
+
+    async def leave_it(proposal: Proposal) -> None:
+        pass
+
+    async def refuse(proposal: Proposal) -> None:
+        await proposal.reject("unsafe", explain="not on Fridays")
+
+    reviewer = Agent("mallory")
+    reviewer.on_proposal(tool="*")(leave_it)
+    async with doors(meeting, reviewer, approver(refuse)) as ((door,), _):
+        answer = await door.ask(bash("make"))
+    assert isinstance(answer, Denied)
+    assert (answer.why, answer.by, answer.reason) == (Why.REJECTED, "ann", "unsafe")
+
+
 @pytest.mark.rule("4.20.connection")
 async def test_each_permit_comes_to_the_door_that_asked(meeting: Meeting) -> None:
     """Beside an agent of the same participant, which runs a tool of that name by request."""
