@@ -4,15 +4,17 @@ Run it from the repository: `python -m tests.bench.proxies`
 
 By stdio the client starts what it calls, by HTTP it dials it. The same server, on the official SDK,
 is behind each way; through a space it is `meup mcp`, a gateway and `meup bridge`, which check,
-number and journal each message. FastMCP's proxy and `mcp-proxy` decide and keep nothing. Each has
-an environment of its own, made when it is first needed, since they ask for other versions. All
-ways are open at once, and take turns.
+number and journal each message, or `meup up`, which is all three (by stdio beside a `meup mcp`).
+FastMCP's proxy and `mcp-proxy` decide and keep nothing. Each has an environment of its own, made
+when it is first needed, since they ask for other versions. All ways are open at once, and take
+turns.
 """
 
 import asyncio
 import json
 import os
 import re
+import secrets
 import socket
 import statistics
 import subprocess
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 TURNS, EACH = 20, 10
 TOGETHER, IN_FLIGHT = 320, 32
-WARM_UP = 20
 PATIENCE = 60.0
 
 SPACE = "demo"
@@ -121,14 +122,15 @@ def running(command: list[str], variables: dict[str, str], port: int = 0) -> Gen
 
 
 @asynccontextmanager
-async def at(url: str) -> AsyncGenerator["Client"]:
+async def at(url: str, token: str = "") -> AsyncGenerator["Client"]:
     """The SDK's client of an address, for as many calls at once as there are."""
     import httpx2
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 
     limits = httpx2.Limits(max_connections=2 * IN_FLIGHT)
-    async with httpx2.AsyncClient(timeout=PATIENCE, limits=limits) as http:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with httpx2.AsyncClient(headers=headers, timeout=PATIENCE, limits=limits) as http:
         async with Client(streamable_http_client(url, http_client=http)) as client:
             yield client
 
@@ -189,6 +191,22 @@ def figures(
         yield Figure(f"{beside}, {IN_FLIGHT} under way: {words}", at_once[words], "/s")
 
 
+@contextmanager
+def running_up(folder: Path) -> Generator[tuple[str, str]]:
+    """`meup up` with the server behind it; its address and the token of a client that may call."""
+    port, token = free_port(), secrets.token_urlsafe(32)
+    command = [*processes.PYTHON, str(folder / "server.py")]
+    server = {"mcp_server": {"command": command, "env": processes.BYTECODE}}
+    client = {"capabilities": EVERYTHING, "tokens": [token]}
+    participants = {"server": {"capabilities": EVERYTHING, **server}, "client": client}
+    file = folder / "space.yaml"
+    settings = {"gateway": {"port": port}, "spaces": {SPACE: {"participants": participants}}}
+    file.write_text(json.dumps(settings))
+    variables = {**processes.BYTECODE, "MEUP_STATE_DIR": str(folder / "state")}
+    with running([*processes.PYTHON, "-m", "meup_agent.cli", "up", str(file)], variables, port):
+        yield f"127.0.0.1:{port}", token
+
+
 async def by_stdio(folder: Path, address: Address, scale: float) -> Iterator[Figure]:
     server = [*processes.PYTHON, str(folder / "server.py")]
     entry = {"command": server[0], "args": server[1:], "env": processes.BYTECODE}
@@ -197,12 +215,15 @@ async def by_stdio(folder: Path, address: Address, scale: float) -> Iterator[Fig
     proxied = ["run", str(folder / "mcp.json"), "--no-banner", "--log-level", "ERROR"]
     meup = [*processes.PYTHON, "-m", "meup_agent.cli"]
     variables = {**os.environ, **space_of(address, "client")}
-    programs = {
-        "the server": by_command(server[0], server[1:], env=dict(os.environ)),
-        "through a space": by_command(meup[0], [*meup[1:], "mcp"], env=variables),
-        "FastMCP's proxy": by_command(fastmcp, proxied, env=dict(os.environ)),
-    }
-    with running([*meup, "bridge", "--", *server], space_of(address, "server")):
+    bridged = [*meup, "bridge", "--", *server]
+    with running(bridged, space_of(address, "server")), running_up(folder) as (at_up, token):
+        of_up = {"MEUP_URL": f"ws://{at_up}", "MEUP_SPACE": SPACE, "MEUP_TOKEN": token}
+        programs = {
+            "the server": by_command(server[0], server[1:], env=dict(os.environ)),
+            "through a space": by_command(meup[0], [*meup[1:], "mcp"], env=variables),
+            "through `meup up`": by_command(meup[0], [*meup[1:], "mcp"], env=variables | of_up),
+            "FastMCP's proxy": by_command(fastmcp, proxied, env=dict(os.environ)),
+        }
         return await measured(programs, scale, "by stdio")
 
 
@@ -229,9 +250,11 @@ async def by_http(folder: Path, address: Address, scale: float) -> Iterator[Figu
         stack.enter_context(running(mcp, space_of(address, "client"), ports["meup"]))
         stack.enter_context(running(fastmcp, {}, ports["fastmcp"]))
         stack.enter_context(running([*proxy, str(folder / "of_mcp_1.py")], {}, ports["mcp-proxy"]))
+        at_up, token = stack.enter_context(running_up(folder))
         ways = {
             "the server": at(urls["server"]),
             "through a space": at(urls["meup"]),
+            "through `meup up`": at(f"http://{at_up}/mcp", token),
             "FastMCP's proxy": at(urls["fastmcp"]),
             "`mcp-proxy`": at(urls["mcp-proxy"]),
         }
