@@ -145,7 +145,12 @@ class RunningGateway:
         return self._socket_url or self.url
 
     def connector(self, space: str) -> Connector:
-        """A way to a space for participants in this process, without a socket."""
+        """A way to a space for participants in this process; without a socket where it can be."""
+        if self.forwarder is not None:
+            # Another gateway may have the space, now or later.
+            from meup_agent.transport.websocket import SpaceConnector
+
+            return SpaceConnector(self.own_url, space)
         return LocalConnector(self.runtime, space, self.own_url)
 
     @property

@@ -27,7 +27,7 @@ from meup_agent.gateway.edge.listener import (
 )
 from meup_agent.gateway.runtime import STOPS
 from tests.gateway.cluster.test_takeover import Standby
-from tests.gateway.conftest import envelope
+from tests.gateway.conftest import envelope, hear
 from tests.gateway.journal.conftest import nats_config
 from tests.gateway.journal.test_gateway import config_with, hear_chats, rest
 from tests.gateway.own_loop import anyio_backend as anyio_backend
@@ -155,6 +155,17 @@ async def test_members_come_in_at_any_and_stay_with_the_port(
             await again.send(envelope("alice", id="2"))
             assert [said["id"] for said in await hear_chats(again, 1)] == ["2"]
         assert forwarded_for == {}
+
+
+async def test_a_participant_beside_a_gateway_is_in_the_space_that_another_has(
+    tmp_path: Path, ports: list[int]
+) -> None:
+    async with two(tmp_path, ports) as (owner, second, _, _):
+        third = replace(node(tmp_path, "third", ports), spaces=second.spaces)
+        headers = {"Authorization": f"Bearer {owner.token('alice')}"}
+        async with Gateway(config=third, port=third.port) as gateway:
+            async with gateway._gateway.connector("demo")(headers) as alice:
+                await hear(alice, "system.welcome")
 
 
 async def test_a_forwarder_that_stops_closes_its_members_as_an_owner_does(
