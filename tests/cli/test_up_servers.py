@@ -175,6 +175,14 @@ def test_what_is_wrong_is_said_and_the_rest_served(tmp_path: Path, state: dict[s
     ]
 
 
+def test_server_that_ends_at_once_is_not_among_those_that_wait(
+    tmp_path: Path, state: dict[str, str]
+) -> None:
+    write(tmp_path, '"ends": {"command": "sh", "args": ["-c", "exit 1"]},')
+    with up(tmp_path, state, *SERVERS) as process:
+        process.until("wait for you: first, second\nFailed, and tried again: ends\n")
+
+
 def test_the_file_of_vs_code_is_read(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
     works = json.loads((tmp_path / "mcp.json").read_text())["mcpServers"]["first"]

@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -63,6 +63,7 @@ from meup_agent.cli.up.endpoints import (
 from meup_agent.cli.up.plan import (
     AGENT,
     YOU,
+    FirstStart,
     Place,
     Plan,
     can_listen,
@@ -373,12 +374,14 @@ def _run(
                 tasks.start_soon(endpoint.run, running, plan.settings.host)
             if hooks is not None:
                 tasks.start_soon(hooks.run, running)
-            settled = {launch.place: anyio.Event() for launch in plan.bridged}
+            starts = {launch.place: FirstStart() for launch in plan.bridged}
 
             async def name_late() -> None:
                 await anyio.sleep(LATE_SECONDS)
                 late = [
-                    launch.name for launch in plan.bridged if not settled[launch.place].is_set()
+                    launch.name
+                    for launch in plan.bridged
+                    if not starts[launch.place].settled.is_set()
                 ]
                 if late and not stop.asked.is_set():
                     shown = name_some(late, MAX_NAMED)
@@ -387,10 +390,11 @@ def _run(
             async def show_banner(folder: Path) -> None:
                 # Last, so that it need not be looked for among the lines of the start.
                 with anyio.move_on_after(BANNER_SECONDS):
-                    for each in settled.values():
-                        await each.wait()
+                    for each in starts.values():
+                        await each.settled.wait()
+                failed = [launch.name for launch in plan.bridged if starts[launch.place].has_failed]
                 has_mcp = endpoint is not None
-                output.write(_banner(plan, folder, running, console, has_mcp=has_mcp))
+                output.write(_banner(plan, folder, running, console, failed, has_mcp=has_mcp))
 
             if plan.people is not None:
                 tasks.start_soon(show_banner, plan.people)
@@ -400,11 +404,11 @@ def _run(
                 for launch in plan.bridged:
                     starter = starters.get(launch.place)
                     connector = running.connector(launch.space)
-                    joined = settled[launch.place]
+                    first = starts[launch.place]
                     children.keep(
                         launch.name,
                         partial(
-                            run_bridge, launch, connector, starter, children, joined, plan.roots
+                            run_bridge, launch, connector, starter, children, first, plan.roots
                         ),
                     )
                 if plan.bridged:
@@ -425,13 +429,20 @@ def _run(
 
 
 def _banner(
-    plan: Plan, folder: Path, running: RunningGateway, console: Console | None, *, has_mcp: bool
+    plan: Plan,
+    folder: Path,
+    running: RunningGateway,
+    console: Console | None,
+    failed: Sequence[str],
+    *,
+    has_mcp: bool,
 ) -> str:
-    """The lines to paste into MCP clients, and the ways to decide."""
+    """The lines to paste into MCP clients, and the ways to decide.
+
+    ``failed``: the names of MCP servers that have ended instead of joining.
+    """
     (space,) = plan.settings.spaces
-    names = [launch.name for launch in plan.bridged]
-    shown = [visible(name, 40) for name in names[:MAX_NAMED]]
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    names = [launch.name for launch in plan.bridged if launch.name not in failed]
     whom = "you" if plan.persons == (YOU,) else visible(", ".join(plan.persons), 200)
     waiting = f"Calls of these MCP servers now wait for {whom}:"
     if plan.policy is not None:
@@ -443,9 +454,10 @@ def _banner(
     who = " or ".join(plan.clients)
     return "\n".join(
         [
-            f"{waiting} {', '.join(shown)}{more}"
-            if names
+            f"{waiting} {name_some(names, MAX_NAMED) or 'none so far'}"
+            if plan.bridged
             else f"Calls that {who} proposes now wait for {whom}.",
+            *([f"Failed, and tried again: {name_some(failed, MAX_NAMED)}"] if failed else []),
             "",
             *_client_lines(plan, folder, running, has_mcp=has_mcp),
             *(

@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -621,18 +621,33 @@ BRIDGE_GRACES: Final = 3
 """Graces for a bridge to leave: its running calls get one, its server's end the rest."""
 
 
+@dataclass(eq=False)
+class FirstStart:
+    """The first start of an MCP server.
+
+    Attributes:
+        settled: Set once it has joined or failed.
+        has_joined: It has joined.
+    """
+
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    has_joined: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """True if it ended before it joined; it is tried again."""
+        return self.settled.is_set() and not self.has_joined
+
+
 async def run_bridge(
     launch: Launch,
     connector: Connector,
     starter: ServerStarter | None,
     children: Children,
-    settled: anyio.Event,
+    first: FirstStart,
     roots: Sequence[str] = (),
 ) -> str | None:
-    """Let an MCP server be a participant until everything ends; why it failed, if it did.
-
-    ``settled`` is set once it has joined or failed.
-    """
+    """Let an MCP server be a participant until everything ends; why it failed, if it did."""
     server = launch.server
     assert server is not None
     # In a thread, as it takes a second or two, in which the gateway serves and servers start.
@@ -665,15 +680,15 @@ async def run_bridge(
             async with background_tasks() as tasks:
                 tasks.start_soon(leave, scope)
                 async with join_bridges([entry], hurry=children.hurry):
-                    joined = True
-                    settled.set()
+                    joined = first.has_joined = True
+                    first.settled.set()
                     await children.leaving.wait()
     except ServerGone as error:
         return error.why  # its standard error was logged line by line
     except MeupError as error:
         return f"failed: {error}"
     finally:
-        settled.set()
+        first.settled.set()
         if starter is not None:
             starter.discard()
     return None
