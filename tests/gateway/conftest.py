@@ -84,7 +84,9 @@ class Site:
             yield joined
 
 
-@pytest.fixture(params=["memory", "socket", "mounted", "local"])
+@pytest.fixture(
+    params=["memory", "socket", "mounted", pytest.param("local", marks=pytest.mark.thorough)]
+)
 def site(request: pytest.FixtureRequest) -> Generator[Site]:
     if request.param == "memory":
         yield Site(MemorySpace(participants=PARTICIPANTS, limits=LIMITS))
