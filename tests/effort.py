@@ -8,7 +8,7 @@ of inputs and loops each runs is said in `conftest.py`.
 import os
 from typing import Final
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 EXAMPLES: Final = {"quick": 10, "thorough": 100, "installed": 20}
@@ -29,13 +29,17 @@ def scaled(count: int) -> int:
 
 
 def run_machine(machine: type[RuleBasedStateMachine], count: int, steps: int) -> None:
-    """Run a machine's rules in so many orders: always the same, or MEUP_EXAMPLES new ones."""
+    """Run a machine's rules in so many orders: always the same, or MEUP_EXAMPLES new ones.
+
+    One of the former that fails is told as it is: to make it shorter takes longer than a test may.
+    """
     wanted = os.environ.get("MEUP_EXAMPLES")
     chosen = settings(
         max_examples=int(wanted or scaled(count)),
         stateful_step_count=steps,
         deadline=None,
         derandomize=wanted is None,
+        phases=[Phase.reuse, Phase.generate, Phase.shrink] if wanted else [Phase.generate],
         suppress_health_check=[HealthCheck.too_slow],
     )
     run_state_machine_as_test(machine, settings=chosen)

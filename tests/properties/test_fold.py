@@ -31,7 +31,7 @@ from tests.spaces import (
 )
 from tests.wire import Envelope, draft, encode, kinds, payloads, rfc3339
 
-HISTORIES: Final = int(os.environ.get("MEUP_EXAMPLES") or scaled(300))
+HISTORIES: Final = int(os.environ.get("MEUP_EXAMPLES") or scaled(150))
 
 MCP: Final = {"kind": "mcp/*"}
 CAPABILITIES: Final[dict[str, list[dict[str, Any]]]] = {

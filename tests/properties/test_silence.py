@@ -1,11 +1,10 @@
 """Silence is never consent: no timer, crash, reconnect or default turns it into a request."""
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.effort import scaled
+from tests.effort import run_machine
 from tests.properties.silence import SilentWorld
 
 DECIDERS = st.sampled_from(["d1", "d2"])
@@ -101,6 +100,4 @@ class NobodyDecides(Silence):
 @pytest.mark.rule("4.2.expiry", "4.2.silence", "4.4.before_it_is_sent")
 @pytest.mark.parametrize("machine", [Silence, NobodyDecides])
 def test_silence_becomes_no_request(machine: type[RuleBasedStateMachine]) -> None:
-    case = machine.TestCase
-    case.settings = settings(max_examples=scaled(100), stateful_step_count=40, deadline=None)
-    case().runTest()
+    run_machine(machine, 100, steps=40)
