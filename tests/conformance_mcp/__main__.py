@@ -15,6 +15,7 @@ from anyio.streams.text import TextReceiveStream
 from meup_agent.gateway import Gateway
 from tests.conformance_mcp import suite
 from tests.conformance_mcp.participant import agent
+from tests.patience import PATIENCE
 
 EXPECTED = {
     "2025-11-25": 30,
@@ -31,7 +32,6 @@ REVISIONS = ("2025-11-25", "2026-07-28")
 PARALLEL = 3
 """Scenarios at once that are started one by one: most of their time they wait for a job to end."""
 
-START_SECONDS = 30
 SUITE_SECONDS = 480
 
 MAX_LOG_BYTES = 20_000
@@ -56,7 +56,7 @@ async def served(log: IO[bytes], *arguments: str, **environment: str) -> AsyncGe
     ) as process:
         try:
             assert process.stdout is not None
-            with anyio.fail_after(START_SECONDS):
+            with anyio.fail_after(PATIENCE):
                 line = await TextReceiveStream(process.stdout).receive()
             yield line.split()[-1]
         finally:
