@@ -13,6 +13,7 @@ import pytest
 
 from tests import forkserver
 from tests.effort import register_profiles
+from tests.patience import patient
 from tests.programs import state
 
 # A shell starts what it puts into the background with Ctrl-C ignored, and every program inherits
@@ -51,6 +52,22 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+MCP_CLIENTS = (
+    "mcp.client.session.DISCOVER_TIMEOUT_SECONDS",
+    "mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT",
+)
+"""After ten seconds a client of MCP's SDK takes a server that starts for one of an older revision,
+and two after the end of its input it kills it."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_mcp_clients() -> Generator[None]:
+    """Let these clients wait as long as a test does."""
+    # Where no test has loaded the SDK, this does not either.
+    with patient(*(each for each in MCP_CLIENTS if each.rpartition(".")[0] in sys.modules)):
+        yield
 
 
 LOOPS = ("asyncio", "trio", "uvloop")
