@@ -500,6 +500,11 @@ class ProposalRecord:
         return self._entry.reason
 
     @property
+    def has_failed(self) -> bool:
+        """True if it was fulfilled, and its answer is an error."""
+        return self._entry.has_failed
+
+    @property
     def seq(self) -> int | None:
         """The number of its envelope, where the gateway listed it."""
         return None if self._listed is None else self._listed.seq
@@ -682,6 +687,7 @@ def _decided(envelope: Envelope, listed: ListedProposal) -> ProposalEntry | None
     assert decision is not None  # our caller looked
     entry.state = ProposalState(decision.state)
     entry.decided_by, entry.reason = decision.by, decision.reason
+    entry.has_failed = decision.failed
     entry.report = decision.report
     entry.expires_at = read_moment(listed.expires_at)
     for each in listed.rejections:

@@ -434,6 +434,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
     # The requests that carry it out, in the gateway's order.
     fulfillments: list[FulfillingRequest] = []
     failed: FailedFulfillment | None = None  # the last of them that came to nothing
+    has_failed: bool = False  # it was fulfilled, by an answer that is an error
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
     # The participants whose handlers failed on it, and that have stayed since (PROTOCOL 4.6).
@@ -1265,9 +1266,13 @@ class ProposalFold:
             self._store.refused(record, fulfillment, by, str(error.get("message", "")))
             return False
         is_permit = by == record.proposer and payloads.is_permit(payload) and record.asks_permit
-        return self._store.complete(
+        was_pending = record.state.is_pending
+        is_carried_out = self._store.complete(
             record, fulfillment, is_error=error is not None, is_permit=is_permit
         )
+        if was_pending and record.state is ProposalState.FULFILLED:
+            record.has_failed = payloads.is_failure(payload)
+        return is_carried_out
 
 
 def _is_copy(known: ProposalEntry, *, is_new: bool) -> bool:

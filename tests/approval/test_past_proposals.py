@@ -2,9 +2,10 @@
 
 import pytest
 
-from meup_agent import ProposalState, Reason
+from meup_agent import Agent, ProposalState, Reason
 from meup_agent.approval import DecidedItem, Inbox
 from meup_agent.approval.inbox.item import MAX_CALL_CHARS, DecisionHistory
+from meup_agent.errors import ToolError
 from tests.interaction.cast import calculator
 from tests.interaction.people import InMemory, gathered, join, until
 from tests.wire import TARGET, Call
@@ -55,6 +56,31 @@ async def test_who_comes_later_is_told_what_an_inbox_saw() -> None:
                 assert similar.past.id == seen.past.id
                 assert [each.path for each in similar.changes] == ["arguments.a", "arguments.b"]
                 assert similar.changes == seen.changes
+
+
+async def test_a_call_that_failed_is_counted_as_such_live_and_listed() -> None:
+    meeting, tools = InMemory(), Agent("tools")
+
+    @tools.tool
+    async def add(a: int, b: int) -> int:
+        if a == 0:
+            raise ToolError("there is nothing to add")
+        return a + b
+
+    async with gathered(meeting, tools, "reviewer", "proposer") as (_, me, proposer):
+        async with Inbox(me) as inbox:
+            for number in (0, 1):
+                async with proposer.propose("tools", "add", {"a": number, "b": 2}) as proposal:
+                    await until(lambda: len(inbox) == 1)
+                    await inbox.approve(inbox.items[0])
+                    await proposal.outcome()
+            async with proposer.propose("tools", "add", {"a": 9, "b": 2}):
+                await until(lambda: len(inbox) == 1)
+                async with join(meeting, "second") as late, Inbox(late) as theirs:
+                    await until(lambda: len(theirs) == 1)
+                    for item in (inbox.items[0], theirs.items[0]):
+                        assert [each.failed for each in item.record.endings] == [False, True]
+                        assert (item.record.failed, item.record.counts) == (1, {DECIDED: 2})
 
 
 def past_with(text: str) -> DecidedItem:

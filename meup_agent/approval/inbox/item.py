@@ -66,6 +66,7 @@ class DecidedItem(msgspec.Struct, frozen=True):
         state: ``fulfilled``, ``rejected``, ``withdrawn`` or ``expired``.
         by: The participant that decided it.
         reason: The reason code that came with that, if any.
+        failed: It was fulfilled, and its answer is an error.
     """
 
     id: str
@@ -74,12 +75,15 @@ class DecidedItem(msgspec.Struct, frozen=True):
     state: ProposalState
     by: str = ""
     reason: str = ""
+    failed: bool = False
 
 
 def past_of(record: ProposalRecord) -> DecidedItem:
     """A decided proposal as the history keeps it."""
     call = read_proposal(record.envelope.payload)
-    return DecidedItem(record.id, record.proposer, call, *ending_of(record))
+    return DecidedItem(
+        record.id, record.proposer, call, *ending_of(record), failed=record.has_failed
+    )
 
 
 def ending_of(record: ProposalRecord) -> tuple[ProposalState, str, str]:
@@ -112,6 +116,11 @@ class ProposerRecord(msgspec.Struct, frozen=True):
     def counts(self) -> dict[ProposalState, int]:
         """The endings by state, the most frequent first."""
         return dict(Counter(each.state for each in self.endings).most_common())
+
+    @property
+    def failed(self) -> int:
+        """The number of those that were fulfilled, and whose answer is an error."""
+        return sum(each.failed for each in self.endings)
 
 
 class DecisionHistory:

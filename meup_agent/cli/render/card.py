@@ -310,7 +310,8 @@ def card_rows(item: InboxItem, shown: ShownValue, *, has_keys: bool = True) -> I
     record, said = item.record, "none of its proposals was decided yet"
     if record.endings:
         counts = ", ".join(f"{count} {state}" for state, count in record.counts.items())
-        said = f"{counts} of its last {len(record.endings)}"
+        failed = f", {record.failed} of them failed" if record.failed else ""
+        said = f"{counts} of its last {len(record.endings)}{failed}"
     # A client names itself, so its label stands apart from the participant's name.
     label = (Part(", for the client ", "dim"), *name(item.client)) if item.client else ()
     if folder := item.call.folder:

@@ -263,6 +263,7 @@ class ListedDecision(msgspec.Struct, omit_defaults=True):
     # To its proposer alone, of one that outlives its process: the request that carried it out, and
     # the answer to that.
     carried_out: list[msgspec.Raw] = []
+    failed: bool = False  # it was fulfilled, by an answer that is an error
 
 
 class ListedProposal(msgspec.Struct, omit_defaults=True):

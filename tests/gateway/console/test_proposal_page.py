@@ -60,7 +60,8 @@ async def test_call_that_failed_is_told_so_wherever_its_end_stands(site: Site) -
         raise ToolError("the disk is full")
 
     await site.join("tools", agent)
-    proposal = await site.propose(await site.join("proposer"))
+    proposer = await site.join("proposer")
+    proposal = await site.propose(proposer)
     browser = await site.browser("you")
     key = await browser.key()
     await browser.decide(key)
@@ -71,3 +72,7 @@ async def test_call_that_failed_is_told_so_wherever_its_end_stands(site: Site) -
     assert "failed after it" in page
     assert "fulfilled after it" not in page
     assert "of your request" in page
+    await site.propose(proposer)
+    card = await browser.page()
+    assert '<span class="end s-failed" title="failed">' in card
+    assert "Its only one so far was fulfilled, and failed." in card

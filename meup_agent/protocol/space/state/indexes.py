@@ -47,6 +47,7 @@ class ItemDecision(NamedTuple):
     number: int  # its place in the order of the decisions
     at: int  # in microseconds since 1970 (UTC)
     rule: str  # that by which it was decided; empty: none
+    failed: bool = False  # it was fulfilled, by an answer that is an error
 
 
 _NOBODY: Final[Mapping[str, Reason]] = MappingProxyType({})

@@ -373,7 +373,7 @@ class InFlight:
         sender, is_proposal = item.proposer, item.is_proposal
         if is_proposal and not item.state.is_pending:
             self._ended += 1
-            item.decision = ItemDecision(self._ended, self.at, rule)
+            item.decision = ItemDecision(self._ended, self.at, rule, failed)
             key = (sender, item.number)
             size = item.size + sum(len(each.raw_payload) for each in item.carried_out or ())
             self._decided.put(key, item, self.at / 1_000_000, size=size)
@@ -1051,8 +1051,9 @@ def _document(
         requests = _requests_for(item)
     else:
         by, reason = item.decided_by or "", str(item.reason or "")
-        _, at, rule = item.decision
+        _, at, rule, failed = item.decision
         decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule, item.report)
+        decision.failed = failed
         if item.carried_out is not None and asker == item.proposer:
             decision.carried_out = _answer(item.carried_out, dialect)
     rejections = sorted(item.rejections.items(), key=lambda rejection: rejection[0] != asker)
