@@ -439,6 +439,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
     holders: int = 0
     # The participants whose handlers failed on it, and that have stayed since (PROTOCOL 4.6).
     failed_handlers: frozenset[str] = frozenset()
+    left_by: frozenset[str] = frozenset()  # those that leave it to others, likewise
     handled: bool = False  # a handler of ours has begun on it
     refused: bool = False  # we have rejected it; without echoes ``rejections`` does not show that
     # The participants that have decided to reject it, we included: neither is a request of theirs

@@ -12,6 +12,7 @@ from meup_agent import (
     Reason,
     Rejection,
 )
+from meup_agent.approval import AskRule, Policy
 from tests.interaction.people import Meeting, Notes, ended, gathered, join, until
 from tests.interaction.views import call_of, taped
 from tests.wire import kinds
@@ -132,3 +133,40 @@ async def test_a_participant_that_comes_back_looks_at_it_anew(
             await other.proposals.get(proposal.id, proposer="proposer").reject(Reason.UNSAFE)
             await until(lambda: any(each.rejections for each in space.proposals))
             assert proposal.state is ProposalState.PENDING
+
+
+def asking() -> Agent:
+    reviewer = Agent("reviewer")
+    reviewer.use(Policy([AskRule(tool="*")]))
+    return reviewer
+
+
+async def test_a_no_is_enough_where_all_others_leave_it_to_people(meeting: Meeting) -> None:
+    async with (
+        gathered(meeting, asking(), "second", "deep", "proposer") as (_, other, third, space),
+        taped(space) as tape,
+        space.propose("tools", "x") as proposal,
+    ):
+        await until(lambda: len(tape.calls(kinds.PROGRESS)) == 1)
+        await other.proposals.get(proposal.id, proposer="proposer").reject(Reason.UNSAFE)
+        await until(lambda: any(each.rejections for each in space.proposals))
+        assert proposal.state is ProposalState.PENDING
+        await third.proposals.get(proposal.id, proposer="proposer").reject(Reason.POLICY)
+        assert (await ended(proposal, Rejection)).by == "deep"
+
+
+async def test_who_leaves_it_to_others_alone_ends_nothing_and_may_be_followed(
+    meeting: Meeting,
+) -> None:
+    async with (
+        gathered(meeting, asking(), "proposer") as (_, space),
+        taped(space) as tape,
+        space.propose("tools", "x") as proposal,
+    ):
+        await until(lambda: len(tape.calls(kinds.PROGRESS)) == 1)
+        assert proposal.state is ProposalState.PENDING
+        async with join(meeting, "second") as other:
+            await until(lambda: proposal.id in {each.id for each in other.proposals})
+            await other.proposals.get(proposal.id, proposer="proposer").reject(Reason.UNSAFE)
+            outcome = await ended(proposal, Rejection)
+            assert (outcome.by, outcome.reason) == ("second", Reason.UNSAFE)

@@ -43,7 +43,7 @@ from meup_agent.approval.yeses import list_yeses
 from meup_agent.causes import Reason
 from meup_agent.client.proposal import Proposal
 from meup_agent.client.schema_check import ArgumentChecker, objects_of
-from meup_agent.client.space import Space, allowed_words
+from meup_agent.client.space import Space, allowed_words, send_note
 from meup_agent.client.tool_changes import digest_of_form, read_mark
 from meup_agent.errors import ConfigurationError, MeupError, Refused, printable
 from meup_agent.protocol.capability.patterns import (
@@ -69,6 +69,7 @@ from meup_agent.protocol.capability.patterns import Pattern as WidePattern
 from meup_agent.protocol.proposals import ProposalState
 from meup_agent.protocol.wire.envelope import encode_leniently
 from meup_agent.protocol.wire.payloads import (
+    LEFT_TO_OTHERS,
     TOOL_CALL,
     Call,
     as_list,
@@ -79,6 +80,7 @@ from meup_agent.protocol.wire.payloads import (
     is_refusal,
     one_or_more,
     read_proposal,
+    tell_proposer,
 )
 
 if TYPE_CHECKING:
@@ -813,7 +815,7 @@ class Decider:
             if not await self.use_yes(proposal, space, decision):
                 again = await self.decide(proposal, space, again=True)
                 if again.verdict in (Verdict.ASK, Verdict.QUORUM):
-                    self._held(proposal, space, again)
+                    self._leave(proposal, space, again)
             return
         # It is decided elsewhere, or stays pending: people can still decide it.
         with failure_logged(proposal):
@@ -823,13 +825,20 @@ class Decider:
                     # Its executor has refused it for what its tool is by now.
                     again = await self.decide(proposal, space, again=True)
                     if again.is_marked and again.verdict is not Verdict.DENY:
-                        self._held(proposal, space, again)
+                        self._leave(proposal, space, again)
             elif decision.verdict is Verdict.DENY:
                 explain = decision.explain or f"The rule {decision.rule} denies this call."
                 words = allowed_words(proposal, space, explain)
                 await proposal.reject(decision.reason, explain=words, rule=decision.told)
             else:
-                self._held(proposal, space, decision)
+                self._leave(proposal, space, decision)
+
+    def _leave(self, proposal: Proposal, space: Space, decision: PolicyDecision) -> None:
+        """Leave a call to people; of what all may decide, their no is enough then."""
+        self._held(proposal, space, decision)
+        if decision.verdict is Verdict.ASK and not proposal.envelope.to:
+            said = tell_proposer(proposal.envelope, LEFT_TO_OTHERS)
+            send_note(space, said, to=(proposal.proposer,), about=proposal.id)
 
     async def judge_edit(
         self, space: Space, proposal: Proposal, call: Call, rule: dict[str, Any] | None

@@ -26,7 +26,13 @@ from meup_agent.protocol.space.owner import SpaceServer
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import Envelope
 from meup_agent.protocol.wire.outcomes import read_report
-from meup_agent.protocol.wire.payloads import STATUS, JsonObject, as_list, as_object
+from meup_agent.protocol.wire.payloads import (
+    LEFT_TO_OTHERS,
+    STATUS,
+    JsonObject,
+    as_list,
+    as_object,
+)
 from meup_agent.wording import describe_reason, format_call, format_proposed, state_name
 
 # --- rows of the timeline, and their folds ---
@@ -141,6 +147,8 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
         call = payloads.read_call(envelope.payload)
         if call.method == kinds.CANCELLED:
             return "cancels", str(call.params.get("reason", "")), "cancel"
+        if call.method == kinds.PROGRESS and call.meta.get(LEFT_TO_OTHERS) is True:
+            return "leaves it to others", "", "progress"
         if call.method == kinds.PROGRESS:
             done, total = call.params.get("progress"), call.params.get("total")
             of = "" if total is None else f" of {total}"

@@ -301,11 +301,7 @@ class ResponseWriter:
         record, envelope, context = exchange.record, exchange.work.envelope, self._context
         if record is None or not record.state.is_pending or record.refused:
             return
-        # Without a token of its proposer's the id stands for it: the words are for people.
-        token = payloads.read_proposal(envelope.payload).meta.get(payloads.PROGRESS_TOKEN)
-        if not isinstance(token, int | str) or payloads.rpc_name(token) is None:
-            token = envelope.id
-        said = payloads.progress(token, 0, None, FAILED_WORDS, failed=True)
+        said = payloads.tell_proposer(envelope, payloads.HANDLER_FAILED, FAILED_WORDS)
         to = (record.proposer,)
         if context.roster.is_allowed(context.me, kinds.MCP_REQUEST, said, to):
             context.envelope_sender.send(

@@ -82,7 +82,9 @@ class Wait(StrEnum):
     """The rejection that ends the wait for a proposal (PROTOCOL 4.5)."""
 
     ADDRESSED = "addressed"
-    """One from a participant that it was addressed to; of a broadcast one, all who could."""
+    """One from a participant that it was addressed to; of a broadcast one, of all who could.
+
+    Who leaves it to others, as a policy that asks people, is not waited for."""
     FIRST = "first"
     """The first one, of any participant."""
     ALL = "all"
@@ -218,7 +220,8 @@ def deciding_rejection(
     elif not takes_any:
         able = {*able_to_fulfill(record, roster)}
         counted = [rejection for rejection in counted if rejection.by in able]
-        if not able <= {rejection.by for rejection in counted} | record.failed_handlers:
+        rejected = {rejection.by for rejection in counted}
+        if not able <= rejected | record.failed_handlers | record.left_by:
             return None
     return replace(counted[-1], counts=True) if counted else None
 
@@ -928,6 +931,7 @@ class OutboundTracker:
                 if joined:  # a newcomer may decide it, or be followed by one that does
                     exchange.unanswerable_since = None
                 exchange.proposal.failed_handlers &= present  # who comes back looks at it anew
+                exchange.proposal.left_by &= present
                 self.reconsider(exchange, exchange.proposal)
             self.watch_absence(exchange)
 

@@ -310,9 +310,8 @@ class ResponseReader(TablePart):
         """
         done = payloads.number(params.get("progress"))
         meta = payloads.as_object(params.get(payloads.META))
-        has_failed = meta.get(payloads.HANDLER_FAILED) is True
         words = payloads.as_text(params.get("message"))
-        is_new = self._note_told(envelope, words, has_failed=has_failed)
+        is_new = self._note_told(envelope, words, meta)
         exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN))
         if exchange is None or done is None or (done <= exchange.progress and not is_new):
             return
@@ -322,10 +321,11 @@ class ResponseReader(TablePart):
         self._context.effects.append(Progressed(exchange.key, done, total, text))
         self._relays.send_progress(exchange, done, total, text)
 
-    def _note_told(self, envelope: Envelope, words: str, *, has_failed: bool) -> bool:
+    def _note_told(self, envelope: Envelope, words: str, meta: JsonObject) -> bool:
         """Keep what a participant that may decide a proposal says of it while it waits.
 
-        Of ours, one whose handler failed is waited for no longer, and others still are.
+        Of ours, one whose handler failed, or that leaves it to others, is waited for no longer, and
+        others still are.
         """
         context = self._context
         record = resolve(envelope, context.proposal_store, context.now).record
@@ -338,8 +338,12 @@ class ResponseReader(TablePart):
         able = context.roster.is_allowed(sender, kinds.MCP_REQUEST, request, to)
         if not able:
             return False
-        if has_failed and not deciders:
-            record.failed_handlers |= {sender}
+        has_failed = meta.get(payloads.HANDLER_FAILED) is True
+        if not deciders and (has_failed or meta.get(payloads.LEFT_TO_OTHERS) is True):
+            if has_failed:
+                record.failed_handlers |= {sender}
+            else:
+                record.left_by |= {sender}
             self.note_fulfillment_ended(record)
         return record.note_told(sender, words)
 

@@ -49,6 +49,7 @@ ASKED_IN_REQUEST: Final = "dev.meup/request"
 ASKED_IN_PROPOSAL: Final = "dev.meup/proposal"
 """Beside it: the id of the proposal that this request carries out."""
 HANDLER_FAILED: Final = "dev.meup/failed"
+LEFT_TO_OTHERS: Final = "dev.meup/left"
 """In the progress of a proposal: the handler of who tells it failed, so it will not decide."""
 CLIENT: Final = "dev.meup/client"
 """In a proposal: the program that its proposer serves, as that names itself."""
@@ -414,23 +415,25 @@ def on_behalf_of(sender: str, said: JsonObject) -> str:
     return name if isinstance(name, str) and name else sender
 
 
-def progress(
-    token: int | str,
-    done: float,
-    total: float | None,
-    message: str | None,
-    *,
-    failed: bool = False,
-) -> JsonObject:
-    """``notifications/progress``; of a proposal, also that the handler of its sender failed."""
+def progress(token: int | str, done: float, total: float | None, message: str | None) -> JsonObject:
+    """``notifications/progress``."""
     params: JsonObject = {PROGRESS_TOKEN: token, "progress": done}
-    if failed:
-        params[META] = {HANDLER_FAILED: True}
     if total is not None:
         params["total"] = total
     if message is not None:
         params["message"] = message
     return notification(kinds.PROGRESS, params)
+
+
+def tell_proposer(proposal: Envelope, mark: str, message: str | None = None) -> JsonObject:
+    """Progress of a proposal by which who may decide it says, by a mark, that it will not."""
+    # Without a token of its proposer's the id stands for it: the words are for people.
+    token = read_proposal(proposal.payload).meta.get(PROGRESS_TOKEN)
+    if not isinstance(token, int | str) or rpc_name(token) is None:
+        token = proposal.id
+    said = progress(token, 0, None, message)
+    said["params"][META] = {mark: True}
+    return said
 
 
 def number(value: object) -> float | None:
