@@ -1016,7 +1016,9 @@ class SystemMessages(TablePart):
             for participant in changed.joined:
                 self._scheduler.participant_joined(participant)
             self._outbound.presence_changed()
-            context.envelope_sender.resend_to(changed.joined)
+            # While we read what we missed, it is known only at the end what others may have missed.
+            if context.cursor.until is None:
+                context.envelope_sender.resend_to(changed.joined)
             self._notify_changes(envelope, changed)
             return
         cursor = context.cursor

@@ -261,6 +261,13 @@ def test_who_reads_what_it_missed_is_told_nothing_again(
     assert len(said(me.arrives("bob", arrived))) == repeated
 
 
+@pytest.mark.rule("6.resume.not_said_again")
+def test_a_further_welcome_amid_what_was_missed_says_nothing_again(me: Numbered) -> None:
+    me.gives_up(me.begins_proposal(to=("dave",)))
+    me.returns_to_space(2)
+    assert said(me.welcomed("dave", "carol")) == []
+
+
 @pytest.mark.rule("6.resume.gap")
 def test_a_gap_is_told_first_with_what_is_known_of_it() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
