@@ -158,10 +158,12 @@ async def test_a_no_is_enough_where_all_others_leave_it_to_people(meeting: Meeti
 async def test_who_leaves_it_to_others_alone_ends_nothing_and_may_be_followed(
     meeting: Meeting,
 ) -> None:
+    heard = list[Progress]()
+
     async with (
         gathered(meeting, asking(), "proposer") as (_, space),
         taped(space) as tape,
-        space.propose("tools", "x") as proposal,
+        space.propose("tools", "x", on_progress=heard.append) as proposal,
     ):
         await until(lambda: len(tape.calls(kinds.PROGRESS)) == 1)
         assert proposal.state is ProposalState.PENDING
@@ -170,3 +172,4 @@ async def test_who_leaves_it_to_others_alone_ends_nothing_and_may_be_followed(
             await other.proposals.get(proposal.id, proposer="proposer").reject(Reason.UNSAFE)
             outcome = await ended(proposal, Rejection)
             assert (outcome.by, outcome.reason) == ("second", Reason.UNSAFE)
+    assert heard == []

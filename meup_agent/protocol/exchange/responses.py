@@ -312,6 +312,8 @@ class ResponseReader(TablePart):
         meta = payloads.as_object(params.get(payloads.META))
         words = payloads.as_text(params.get("message"))
         is_new = self._note_told(envelope, words, meta)
+        if meta.get(payloads.LEFT_TO_OTHERS) is True:
+            return  # no progress: nobody does anything
         exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN))
         if exchange is None or done is None or (done <= exchange.progress and not is_new):
             return
