@@ -406,14 +406,15 @@ def approve(
                         document["result"] = value_of(each.fulfillment)
                 except MeupError as error:
                     failed, document["error"] = error, str(error)
-                    session.stderr.note(f"{each.item.id}: {error}")
+                    if len(outcomes) > 1:
+                        session.stderr.note(f"{each.item.id}: {error}")
                     continue
                 await _tell_result(session, each.item, document.get("result", "voted for"))
             await session.print_json({"proposals": documents})
             if failed is not None:
                 count = sum("error" in each for each in documents)
-                said = f"{count} of {len(documents)} approvals failed: {failed}"
-                raise Failure(said, code_for(failed))
+                several = f"{count} of {len(documents)} approvals failed; see above"
+                raise Failure(str(failed) if len(outcomes) == 1 else several, code_for(failed))
 
     open_session(ctx, where).run(act)
 

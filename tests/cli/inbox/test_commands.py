@@ -77,6 +77,12 @@ def test_one_that_fails_is_told_and_has_its_exit_code(meup: Person, office: Offi
     assert f"! {fails[:8]}: files marks it as destructive" in done.err.split("approve it")[-1]
 
 
+def test_one_alone_that_fails_is_told_once(meup: Person, office: Office) -> None:
+    done = meup("approve", office.propose("wipe", disk="sda"), "--yes")
+    assert done.code == exit_codes.TOOL_FAILED
+    assert done.err.count("ValueError: sda") == 1
+
+
 def test_nothing_is_approved_unasked_without_a_terminal(meup: Person, office: Office) -> None:
     proposal = office.propose("write", path="a")
     done = meup("approve", proposal)
