@@ -467,7 +467,9 @@ def _banner(
                 for line in link_lines(sign_in_link(console, running, token), visible(each, 80))
             ),
             *_console_lines(plan, running, named),
-            "Decide in another terminal:",
+            "Decide in another terminal:"
+            if len(plan.persons) == 1
+            else "Decide in another terminal, by the first line that is yours:",
             "",
             *(f'  eval "$(meup env {shlex.quote(each)}{named})"' for each in plan.persons),
             "  meup inbox                    # shows what waits, and a key decides it",
