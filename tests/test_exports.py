@@ -176,5 +176,6 @@ def test_a_proposals_record_shows_users_attributes_only() -> None:
             "target",
         ),
         *("expires_at", "state", "in_progress_by", "rejections", "told", "decided_by", "reason"),
+        "has_failed",
         *("seq", "decided_at", "rule", "outlives", "outcome", "report", "fulfilled_arguments"),
     }
