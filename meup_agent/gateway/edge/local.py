@@ -5,18 +5,19 @@ All else is as at the message port: the handshake, limits, what is decided and k
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+import anyio
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from meup_agent.errors import CannotConnect, HandshakeRefused
+from meup_agent.errors import CannotConnect, HandshakeRefused, TransportClosed
 from meup_agent.gateway.auth import UNAUTHORIZED, NotAdmitted
 from meup_agent.gateway.edge.connection import CarriedConnection, SendQueue
 from meup_agent.gateway.edge.handshake import Handshake, admit
 from meup_agent.gateway.logs import log
-from meup_agent.transport.base import background_tasks
+from meup_agent.transport.base import CLOSE_TIMEOUT, background_tasks
 from meup_agent.transport.memory import MemoryTransport, memory_pair
 
 if TYPE_CHECKING:
@@ -52,9 +53,11 @@ class LocalConnection(CarriedConnection):
         return message
 
     async def _send(self, queue: SendQueue) -> None:
-        while (frame := await queue.take()) is not None:
-            await self._transport.send(frame)
-        await self._transport.aclose(queue.code, queue.reason)
+        # A send that comes after the other end has gone; what is received says that it has.
+        with suppress(TransportClosed):
+            while (frame := await queue.take()) is not None:
+                await self._transport.send(frame)
+            await self._transport.aclose(queue.code, queue.reason)
 
 
 class LocalConnector:
@@ -88,9 +91,23 @@ class LocalConnector:
             raise HandshakeRefused(refused.status, refused.retry_after, str(refused)) from None
         ours, theirs = memory_pair()
         ours.response_headers = {name.lower(): value for name, value in handshake.answer.items()}
+        connection = LocalConnection(self._runtime, handshake, theirs)
+        # Whatever ends the block, the gateway first reads what was sent, as it does of a socket.
+        serving, served = anyio.CancelScope(shield=True), anyio.Event()
+
+        async def serve() -> None:
+            try:
+                with serving:
+                    await connection.serve()
+            finally:
+                served.set()
+
         async with background_tasks() as tasks:
-            tasks.start_soon(LocalConnection(self._runtime, handshake, theirs).serve)
+            tasks.start_soon(serve)
             try:
                 yield ours
             finally:
                 await ours.aclose()
+                with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                    await served.wait()
+                serving.cancel()
