@@ -437,7 +437,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
     has_failed: bool = False  # it was fulfilled, by an answer that is an error
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
-    # The participants whose handlers failed on it, and that have stayed since (PROTOCOL 4.6).
+    # The participants whose handlers failed on it, without a new process since (PROTOCOL 4.6).
     failed_handlers: frozenset[str] = frozenset()
     left_by: frozenset[str] = frozenset()  # those that leave it to others, likewise
     handled: bool = False  # a handler of ours has begun on it

@@ -1,5 +1,7 @@
 """A participant that considers a proposal tells its proposer so, by progress (PROTOCOL 4.9)."""
 
+from collections.abc import Callable
+
 import pytest
 
 from meup_agent import (
@@ -13,7 +15,7 @@ from meup_agent import (
     Rejection,
 )
 from meup_agent.approval import AskRule, Policy
-from tests.interaction.people import Meeting, Notes, ended, gathered, join, until
+from tests.interaction.people import Latch, Meeting, Notes, ended, gathered, join, keep_away, until
 from tests.interaction.views import call_of, taped
 from tests.wire import kinds
 
@@ -173,3 +175,27 @@ async def test_who_leaves_it_to_others_alone_ends_nothing_and_may_be_followed(
             outcome = await ended(proposal, Rejection)
             assert (outcome.by, outcome.reason) == ("second", Reason.UNSAFE)
     assert heard == []
+
+
+@pytest.mark.parametrize("make", [asking, failing])
+async def test_who_comes_back_is_not_waited_for_again(
+    meeting: Meeting, make: Callable[[], Agent]
+) -> None:
+    """It has looked at the proposal, and does not say it again."""
+    latch = Latch()
+    async with (
+        gathered(meeting, join(meeting, make(), latch=latch), "second", "proposer") as (
+            reviewing,
+            other,
+            space,
+        ),
+        taped(space) as tape,
+        space.propose("tools", "x") as proposal,
+    ):
+        await until(lambda: len(tape.calls(kinds.PROGRESS)) == 1)
+        await keep_away(meeting, latch, reviewing)
+        await until(lambda: "reviewer" not in {each.id for each in space.participants})
+        latch.closed = False
+        await until(lambda: "reviewer" in {each.id for each in space.participants})
+        await other.proposals.get(proposal.id, proposer="proposer").reject(Reason.UNSAFE)
+        assert (await ended(proposal, Rejection)).by == "second"

@@ -1092,10 +1092,12 @@ class SystemMessages(TablePart):
         if self._context.cursor.until is None:
             self._context.read_clock(envelope)  # it may have been set since the welcome
         event, participant = update
-        self._outbound.presence_changed(joined=event == "join")
+        joined = event == "join"
+        is_begun = joined and payload.get(ARRIVED) not in CAME_BACK
+        self._outbound.presence_changed(joined=joined, begun=participant.id if is_begun else "")
         if participant.id == self._context.me or event == UPDATE:
             return
-        if event == "join":
+        if joined:
             self._scheduler.participant_joined(participant.id)
             if payload.get(ARRIVED) in CAME_BACK:
                 for record in self._scheduler.take_undecided(participant.id):

@@ -923,15 +923,17 @@ class OutboundTracker:
             exchange.lost = exchange.lost and not exchange.echoed
         self.presence_changed()
 
-    def presence_changed(self, *, joined: bool = True) -> None:
-        """See whose rejection is missing and whose absence counts, after a join or a leave."""
-        present = {each.id for each in self._context.roster.participants()}
+    def presence_changed(self, *, joined: bool = True, begun: str = "") -> None:
+        """See whose rejection is missing and whose absence counts, after a join or a leave.
+
+        ``begun``: the participant of which a new process came, which looks at each proposal anew.
+        """
         for exchange in list(self._open.values()):
             if exchange.proposal is not None and not exchange.draft.to:
                 if joined:  # a newcomer may decide it, or be followed by one that does
                     exchange.unanswerable_since = None
-                exchange.proposal.failed_handlers &= present  # who comes back looks at it anew
-                exchange.proposal.left_by &= present
+                exchange.proposal.failed_handlers -= {begun}
+                exchange.proposal.left_by -= {begun}
                 self.reconsider(exchange, exchange.proposal)
             self.watch_absence(exchange)
 
