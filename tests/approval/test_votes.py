@@ -65,9 +65,9 @@ class Office:
         self, version: int = 7, *, by: str = "proposer", **more: Any
     ) -> AsyncGenerator[ProposalHandle]:
         """A proposal of a deployment that the reviewer holds."""
-        more.setdefault("ttl", None)
+        more = {"ttl": None, "to": "reviewer"} | more
         async with self.spaces[by].propose(
-            "tools", "deploy", {"version": version}, to="reviewer", **more
+            "tools", "deploy", {"version": version}, **more
         ) as proposal:
             await self.held(proposal.id)
             yield proposal
@@ -270,6 +270,19 @@ async def test_a_changed_policy_takes_the_votes_back(
                 outcome = await ended(q, Rejection)
                 assert outcome.reason == "policy"
     assert notes.all == []
+
+
+@pytest.mark.usefixtures("changes_at_once")
+async def test_a_no_is_enough_once_a_changed_policy_leaves_it_to_people(
+    meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.reviewer.reviewer.POLL_SECONDS", 0.01)
+    async with office(meeting, path, notes) as o, o.reviewer(), o.proposed(to=()) as p:
+        for who in ("second", "deep", "mallory", "tools"):
+            await o.spaces[who].proposals.get(p.id, proposer="proposer").reject("unsafe")
+        assert p.state is ProposalState.PENDING, "the votes may still decide it"
+        write(path, "rules: [{ask: {tool: deploy}}]\nend: true\n")
+        assert (await ended(p, Rejection)).reason == "unsafe"
 
 
 @pytest.mark.rule("5.votes.once")

@@ -768,6 +768,13 @@ class _ReadSchema(NamedTuple):
     arguments: ArgumentSchema
 
 
+def tell_left(proposal: Proposal, space: Space, decision: PolicyDecision) -> None:
+    """Tell a proposer whose call is left to people: of what all may decide, their no is enough."""
+    if decision.verdict is Verdict.ASK and not proposal.envelope.to:
+        said = tell_proposer(proposal.envelope, LEFT_TO_OTHERS)
+        send_note(space, said, to=(proposal.proposer,), about=proposal.id)
+
+
 class Decider:
     """Decides proposals by a policy, with the history of each space.
 
@@ -834,11 +841,9 @@ class Decider:
                 self._leave(proposal, space, decision)
 
     def _leave(self, proposal: Proposal, space: Space, decision: PolicyDecision) -> None:
-        """Leave a call to people; of what all may decide, their no is enough then."""
+        """Leave a call to people."""
         self._held(proposal, space, decision)
-        if decision.verdict is Verdict.ASK and not proposal.envelope.to:
-            said = tell_proposer(proposal.envelope, LEFT_TO_OTHERS)
-            send_note(space, said, to=(proposal.proposer,), about=proposal.id)
+        tell_left(proposal, space, decision)
 
     async def judge_edit(
         self, space: Space, proposal: Proposal, call: Call, rule: dict[str, Any] | None

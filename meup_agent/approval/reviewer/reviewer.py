@@ -20,7 +20,7 @@ import msgspec
 
 from meup_agent.agent.agent import GRACE, Agent
 from meup_agent.agent.context import Context
-from meup_agent.approval.policy.decider import LIST_SECONDS, Decider, failure_logged
+from meup_agent.approval.policy.decider import LIST_SECONDS, Decider, failure_logged, tell_left
 from meup_agent.approval.policy.file import NoPolicy, WatchedPolicy
 from meup_agent.approval.policy.rules import (
     MAX_EXPLANATION,
@@ -739,6 +739,7 @@ class Reviewer:
             why = "people were asked before the policy allowed it"
             decision = msgspec.structs.replace(decision, verdict=Verdict.ASK, why=why)
         self.hold(held.proposal, held.space, decision)
+        tell_left(held.proposal, held.space, decision)
         if held.count is not None:
             said = f"The {what}: no vote about it counts any more."
             await self._send_chat(held, said)
