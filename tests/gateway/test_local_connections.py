@@ -6,6 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from meup_agent.errors import HandshakeRefused
 from meup_agent.gateway import Gateway
 from tests.gateway.conftest import envelope, hear
 from tests.gateway.own_loop import anyio_backend as anyio_backend
@@ -66,3 +67,23 @@ async def test_end_of_one_that_does_not_read_is_no_failure(
                 while "'carol' in 'demo': connection ended (code 1000)" not in caplog.messages:
                     await anyio.lowlevel.checkpoint()
     assert [each for each in caplog.records if each.levelno > logging.WARNING] == []
+
+
+async def test_refusal_says_from_where(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with running() as gateway:
+        with pytest.raises(HandshakeRefused):
+            async with connector(gateway)({"Authorization": "Bearer other"}):
+                pass
+    assert any("a handshake from this process was refused" in each for each in caplog.messages)
+
+
+async def test_one_that_the_gateway_does_not_read_may_leave() -> None:
+    async with running() as gateway:
+        dial = connector(gateway)
+        async with dial(headers(gateway, "bob")) as bob:
+            await hear(bob, "system.welcome")
+            gateway._gateway.runtime.hold(True)
+            await bob.send(envelope("bob"))
+        with anyio.fail_after(PATIENCE):
+            await gateway._gateway.runtime.wait_empty(PATIENCE)

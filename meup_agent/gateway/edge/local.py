@@ -108,6 +108,8 @@ class LocalConnector:
                 yield ours
             finally:
                 await ours.aclose()
-                with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
-                    await served.wait()
-                serving.cancel()
+                try:
+                    with anyio.move_on_after(CLOSE_TIMEOUT, shield=True):
+                        await served.wait()
+                finally:
+                    serving.cancel()
