@@ -130,3 +130,14 @@ async def test_argument_that_is_no_json_is_named(meeting: Meeting) -> None:
     async with gathered(meeting, "second") as (space,):
         with pytest.raises(NotExpressible, match=r"\(at params\.arguments\.lines\.1\); put an"):
             await space.call("tools", "add", {"title": "a", "lines": ["b", object()]})
+
+
+async def test_place_of_an_argument_that_is_no_json_is_told_briefly(meeting: Meeting) -> None:
+    value: object = object()
+    for _ in range(500):
+        value = [value]
+    async with gathered(meeting, "second") as (space,):
+        with pytest.raises(NotExpressible) as told:
+            await space.call("tools", "add", {"deep": value})
+    assert ".0.…); put an" in str(told.value)
+    assert len(str(told.value)) < 500

@@ -350,12 +350,20 @@ def encode_leniently(value: object) -> bytes:
 MAX_PLACE_CHARS: Final = 40
 """Characters of each name on the path to what cannot be written, as an error tells it."""
 
+MAX_PLACE_NAMES: Final = 16
+"""Names on that path: each step writes what is below once more, and an error is one sentence."""
+
 
 def _place_of_unwritable(value: object) -> str:
     """The path to the member of a value that cannot be written, or empty."""
     path = list[str]()
     while (found := next(filter(_is_unwritable, _members_of(value)), None)) is not None:
         name, value = found
+        if not isinstance(name, str | int):
+            break
+        if len(path) == MAX_PLACE_NAMES:
+            path.append("…")
+            break
         path.append(str(name)[:MAX_PLACE_CHARS])
     return f" (at {'.'.join(path)})" if path else ""
 
