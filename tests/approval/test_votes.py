@@ -285,6 +285,25 @@ async def test_a_no_is_enough_once_a_changed_policy_leaves_it_to_people(
         assert (await ended(p, Rejection)).reason == "unsafe"
 
 
+@pytest.mark.usefixtures("changes_at_once")
+async def test_a_no_is_not_enough_once_a_changed_policy_counts_votes(
+    meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meup_agent.approval.reviewer.reviewer.POLL_SECONDS", 0.01)
+    write(path, "rules: [{ask: {tool: deploy}}]\nend: true\n")
+    async with office(meeting, path, notes) as o, taped(o.spaces["proposer"]) as tape:
+        async with o.reviewer() as reviewer, o.proposed(to=()) as p:
+            await until(lambda: len(tape.calls(kinds.PROGRESS)) == 1)
+            write(path, POLICY)
+            await until(lambda: len(tape.calls(kinds.PROGRESS)) == 2)
+            for who in ("second", "deep", "mallory", "tools"):
+                await o.spaces[who].proposals.get(p.id, proposer="proposer").reject("unsafe")
+            await tape.all_said(reviewer)
+            assert p.state is ProposalState.PENDING
+            await reviewer.proposals.get(p.id, proposer="proposer").reject("policy")
+            assert (await ended(p, Rejection)).by == "reviewer"
+
+
 @pytest.mark.rule("5.votes.once")
 @pytest.mark.rule("5.votes.call")
 async def test_votes_outlive_the_reviewer(meeting: Meeting, path: Path, notes: Notes) -> None:

@@ -769,9 +769,10 @@ class _ReadSchema(NamedTuple):
 
 
 def tell_left(proposal: Proposal, space: Space, decision: PolicyDecision) -> None:
-    """Tell a proposer whose call is left to people: of what all may decide, their no is enough."""
-    if decision.verdict is Verdict.ASK and not proposal.envelope.to:
-        said = tell_proposer(proposal.envelope, LEFT_TO_OTHERS)
+    """Tell a proposer if a call is left to people: of what all may decide, their no is enough."""
+    if not proposal.envelope.to:
+        is_left = decision.verdict is Verdict.ASK  # and not to those whose votes are counted
+        said = tell_proposer(proposal.envelope, LEFT_TO_OTHERS, holds=is_left)
         send_note(space, said, to=(proposal.proposer,), about=proposal.id)
 
 
@@ -843,7 +844,8 @@ class Decider:
     def _leave(self, proposal: Proposal, space: Space, decision: PolicyDecision) -> None:
         """Leave a call to people."""
         self._held(proposal, space, decision)
-        tell_left(proposal, space, decision)
+        if decision.verdict is Verdict.ASK:
+            tell_left(proposal, space, decision)
 
     async def judge_edit(
         self, space: Space, proposal: Proposal, call: Call, rule: dict[str, Any] | None

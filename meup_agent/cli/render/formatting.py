@@ -367,8 +367,10 @@ def _stream(payload: dict[str, Any]) -> str:
 def _request(noun: str, call: payloads.Call) -> FormattedEnvelope:
     if call.method == kinds.CANCELLED:
         return FormattedEnvelope("cancel", _cancel(call))
-    if call.method == kinds.PROGRESS and call.meta.get(payloads.LEFT_TO_OTHERS) is True:
-        return FormattedEnvelope("progress", "leaves it to others")
+    left = call.meta.get(payloads.LEFT_TO_OTHERS)
+    if call.method == kinds.PROGRESS and isinstance(left, bool):
+        said = "leaves it to others" if left else "leaves it to others no longer"
+        return FormattedEnvelope("progress", said)
     if call.method == kinds.PROGRESS:
         done, total = _number(call.params.get("progress")), _number(call.params.get("total"))
         said = compact_text(call.params.get("message") or "")

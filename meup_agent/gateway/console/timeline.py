@@ -147,8 +147,9 @@ def _describe(envelope: Envelope) -> tuple[str, str, str]:
         call = payloads.read_call(envelope.payload)
         if call.method == kinds.CANCELLED:
             return "cancels", str(call.params.get("reason", "")), "cancel"
-        if call.method == kinds.PROGRESS and call.meta.get(LEFT_TO_OTHERS) is True:
-            return "leaves it to others", "", "progress"
+        left = call.meta.get(LEFT_TO_OTHERS)
+        if call.method == kinds.PROGRESS and isinstance(left, bool):
+            return f"leaves it to others{'' if left else ' no longer'}", "", "progress"
         if call.method == kinds.PROGRESS:
             done, total = call.params.get("progress"), call.params.get("total")
             of = "" if total is None else f" of {total}"

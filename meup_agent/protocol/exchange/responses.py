@@ -312,7 +312,7 @@ class ResponseReader(TablePart):
         meta = payloads.as_object(params.get(payloads.META))
         words = payloads.as_text(params.get("message"))
         is_new = self._note_told(envelope, words, meta)
-        if meta.get(payloads.LEFT_TO_OTHERS) is True:
+        if isinstance(meta.get(payloads.LEFT_TO_OTHERS), bool):
             return  # no progress: nobody does anything
         exchange = self._reported(envelope, params.get(payloads.PROGRESS_TOKEN))
         if exchange is None or done is None or (done <= exchange.progress and not is_new):
@@ -341,7 +341,10 @@ class ResponseReader(TablePart):
         if not able:
             return False
         has_failed = meta.get(payloads.HANDLER_FAILED) is True
-        if not deciders and (has_failed or meta.get(payloads.LEFT_TO_OTHERS) is True):
+        left = meta.get(payloads.LEFT_TO_OTHERS)
+        if left is False:
+            record.left_by -= {sender}
+        if not deciders and (has_failed or left is True):
             if has_failed:
                 record.failed_handlers |= {sender}
             else:

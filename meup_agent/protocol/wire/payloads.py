@@ -51,7 +51,7 @@ ASKED_IN_PROPOSAL: Final = "dev.meup/proposal"
 HANDLER_FAILED: Final = "dev.meup/failed"
 """In the progress of a proposal: the handler of who tells it failed, so it will not decide."""
 LEFT_TO_OTHERS: Final = "dev.meup/left"
-"""There: who tells it leaves the decision to others."""
+"""There: who tells it leaves the decision to others, or, with ``False``, does so no longer."""
 CLIENT: Final = "dev.meup/client"
 """In a proposal: the program that its proposer serves, as that names itself."""
 MAX_LABEL_CHARS: Final = 64
@@ -426,14 +426,19 @@ def progress(token: int | str, done: float, total: float | None, message: str | 
     return notification(kinds.PROGRESS, params)
 
 
-def tell_proposer(proposal: Envelope, mark: str, message: str | None = None) -> JsonObject:
-    """Progress of a proposal by which who may decide it says, by a mark, that it will not."""
+def tell_proposer(
+    proposal: Envelope, mark: str, message: str | None = None, *, holds: bool = True
+) -> JsonObject:
+    """Progress of a proposal by which who may decide it says, by a mark, that it will not.
+
+    ``holds=False`` takes that back.
+    """
     # Without a token of its proposer's the id stands for it: the words are for people.
     token = read_proposal(proposal.payload).meta.get(PROGRESS_TOKEN)
     if not isinstance(token, int | str) or rpc_name(token) is None:
         token = proposal.id
     said = progress(token, 0, None, message)
-    said["params"][META] = {mark: True}
+    said["params"][META] = {mark: holds}
     return said
 
 
