@@ -773,7 +773,8 @@ def tell_left(proposal: Proposal, space: Space, decision: PolicyDecision) -> Non
     if not proposal.envelope.to:
         is_left = decision.verdict is Verdict.ASK  # and not to those whose votes are counted
         said = tell_proposer(proposal.envelope, LEFT_TO_OTHERS, holds=is_left)
-        send_note(space, said, to=(proposal.proposer,), about=proposal.id)
+        with failure_logged(proposal):
+            send_note(space, said, to=(proposal.proposer,), about=proposal.id)
 
 
 class Decider:
