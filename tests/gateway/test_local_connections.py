@@ -75,7 +75,7 @@ async def test_refusal_says_from_where(caplog: pytest.LogCaptureFixture) -> None
         with pytest.raises(HandshakeRefused):
             async with connector(gateway)({"Authorization": "Bearer other"}):
                 pass
-    assert any("a handshake from this process was refused" in each for each in caplog.messages)
+    assert any("a handshake from this machine was refused" in each for each in caplog.messages)
 
 
 async def test_one_that_the_gateway_does_not_read_may_leave() -> None:

@@ -106,7 +106,7 @@ def admit(
     except NotAdmitted as refused:
         runtime.counters.not_admitted[refused.status] += 1
         said = "a handshake from %s was refused with %d: %s"
-        runtime.refusals.info(said, address or "this process", refused.status, refused)
+        runtime.refusals.info(said, address or "this machine", refused.status, refused)
         raise
 
 
