@@ -257,7 +257,8 @@ async def test_tools_of_a_person_at_a_browser_are_no_news(
     ):
         with pytest.raises(OwnerUnknown):
             await tools.call(None, "nothing")
-    assert caplog.records == []
+    # Others may say that they connect, where a test before has left their level so.
+    assert [each for each in caplog.records if each.name.startswith("meup_agent.client")] == []
 
 
 @pytest.mark.rule("3.beside.alone", "4.6.gone")
