@@ -1,5 +1,6 @@
 """A gateway that the processes under test meet at."""
 
+import logging
 from collections.abc import Callable, Generator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -13,6 +14,15 @@ from tests.cli.participants import variables_of
 from tests.cli.stage import Stage, staged
 
 PARTICIPANTS = {"alice": [{"kind": "*"}], "bob": [{"kind": "*"}], "tailer": []}
+
+
+@pytest.fixture(autouse=True)
+def level_of_log() -> Generator[None]:
+    """A command that runs in this process sets it for all that comes after."""
+    logger = logging.getLogger("meup_agent")
+    before = logger.level
+    yield
+    logger.setLevel(before)
 
 
 @pytest.fixture
