@@ -437,9 +437,10 @@ class ProposalEntry(ProposalProgress[Rejection]):
     has_failed: bool = False  # it was fulfilled, by an answer that is an error
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
-    # The participants whose handlers failed on it, without a new process since (PROTOCOL 4.6).
+    # The participants whose handlers failed on it; no new process of theirs has joined since
+    # (PROTOCOL 4.6).
     failed_handlers: frozenset[str] = frozenset()
-    left_by: frozenset[str] = frozenset()  # those that leave it to others, likewise
+    left_by: frozenset[str] = frozenset()  # and those that leave it to others
     handled: bool = False  # a handler of ours has begun on it
     refused: bool = False  # we have rejected it; without echoes ``rejections`` does not show that
     # The participants that have decided to reject it, we included: neither is a request of theirs
