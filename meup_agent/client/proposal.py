@@ -501,7 +501,10 @@ class ProposalRecord:
 
     @property
     def has_failed(self) -> bool:
-        """True if it was fulfilled, and its answer is an error."""
+        """True if it was fulfilled, by an answer that is an error.
+
+        Of a permit: if its report says that the call failed, or was not run.
+        """
         return self._entry.has_failed
 
     @property

@@ -434,7 +434,8 @@ class ProposalEntry(ProposalProgress[Rejection]):
     # The requests that carry it out, in the gateway's order.
     fulfillments: list[FulfillingRequest] = []
     failed: FailedFulfillment | None = None  # the last of them that came to nothing
-    has_failed: bool = False  # it was fulfilled, by an answer that is an error
+    # It was fulfilled, by an answer that is an error, or its permit's report says so.
+    has_failed: bool = False
     # Exchanges and handlers of ours that are about it; while there are any, it is not forgotten.
     holders: int = 0
     # The participants whose handlers failed on it; no new process of theirs has joined since
@@ -538,6 +539,7 @@ class ProposalEntry(ProposalProgress[Rejection]):
         if not (ran_anyway or self.step(step, self.decided_by or "", self.reason)):
             return False
         self.report = report
+        self.has_failed = self.state is ProposalState.FULFILLED and report.has_failed
         return True
 
     def rejected(self, by: str, reason: str, reject_id: str = "") -> Rejection | None:

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent import Agent, Fulfillment, Proposal, Space
+from meup_agent import Agent, Fulfillment, Proposal, ProposalState, Space
 from meup_agent.approval import Inbox, Reviewer
 from meup_agent.cli.render.card import ShownValue, card_rows
 from meup_agent.doors.permit import Answer, Denied, Door, HostCall, Permitted, Why
@@ -387,13 +387,32 @@ async def test_what_came_of_it_is_reported_once_by_its_executor(meeting: Meeting
         assert not door.report(answer.proposal, report)
         await until(lambda: record.state == "fulfilled")
         assert record.report == report
+        assert record.has_failed
         assert (len(report.output), report.cut, record.decided_by) == (2_000, True, "ann")
         assert door.space is not None
         for wrong in (said, {"outcome": "late"}, {"outcome": "failed", "output": "x" * 2_001}):
             with pytest.raises(Refused):
                 await reports(door.space, wrong, answer.proposal)
         (listed,) = [each async for each in mallory.proposals.list(state="decided")]
-        assert (listed.state, listed.report) == ("fulfilled", report)
+        assert (listed.state, listed.report, listed.has_failed) == ("fulfilled", report, True)
+
+
+async def test_the_card_counts_what_the_agent_reports_to_have_failed(meeting: Meeting) -> None:
+    async with doors(meeting, "ann", "mallory") as ((door,), (ann, other)), Inbox(ann) as inbox:
+        async with anyio.create_task_group() as tasks:
+            for outcome in (ReportedOutcome.COMPLETED, ReportedOutcome.FAILED):
+                tasks.start_soon(door.ask, bash(outcome))
+                await until(lambda: len(inbox) == 1)
+                [item] = inbox.items
+                await inbox.approve(item)
+                assert door.report(item.id, PermitReport.of(outcome, ""))
+            tasks.start_soon(door.ask, bash("next"))
+            await until(lambda: len(inbox) == 1 and inbox.items[0].record.failed == 1)
+            live = inbox.items[0].record
+            assert live.counts == {ProposalState.FULFILLED: 2}
+            async with Inbox(other) as late:
+                assert late.items[0].record == live
+            tasks.cancel_scope.cancel()
 
 
 @pytest.mark.rule("4.20.report")

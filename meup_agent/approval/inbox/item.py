@@ -63,10 +63,12 @@ class DecidedItem(msgspec.Struct, frozen=True):
         id: Its id.
         proposer: Its proposer.
         call: The call that was proposed.
-        state: ``fulfilled``, ``rejected``, ``withdrawn`` or ``expired``.
+        state: ``fulfilled``, ``rejected``, ``withdrawn`` or ``expired``; ``permitted`` until its
+            outcome is reported.
         by: The participant that decided it.
         reason: The reason code that came with that, if any.
-        failed: It was fulfilled, and its answer is an error.
+        failed: It was fulfilled, and its answer is an error, or the report of its permit tells of
+            none that ran well.
     """
 
     id: str
@@ -119,7 +121,7 @@ class ProposerRecord(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> int:
-        """The number of those that were fulfilled, and whose answer is an error."""
+        """The number of those that were fulfilled, and failed."""
         return sum(each.failed for each in self.endings)
 
 
@@ -132,7 +134,7 @@ class DecisionHistory:
         self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     def note(self, past: DecidedItem, size: int | None = None) -> None:
-        """Remember a decided proposal; the same one only once.
+        """Remember a decided proposal; the same one once, and of a permit also what came of it.
 
         Args:
             past: The proposal; later ones are noted later.
@@ -140,6 +142,7 @@ class DecisionHistory:
         """
         key = (past.proposer, past.id)
         if key in self._seen:
+            self._note_outcome(past)
             return
         keep_last(self._seen, key, None, MAX_PROPOSERS * LAST)
         # Its arguments are kept once, to compare with, and not for each ending.
@@ -150,11 +153,23 @@ class DecisionHistory:
         if (_size_of(past.call) if size is None else size) <= MAX_CALL_CHARS:
             keep_last(self._calls, _tool_of(past.call), past, MAX_CALLS)
 
+    def _note_outcome(self, past: DecidedItem) -> None:
+        """Note what came of a permit that is remembered."""
+        endings, tool = self._endings.get(past.proposer, deque[DecidedItem]()), _tool_of(past.call)
+        for at, each in enumerate(endings):
+            if each.id == past.id and each.state is ProposalState.PERMITTED:
+                endings[at] = msgspec.structs.replace(past, call=each.call)
+        last = self._calls.get(tool)
+        if last is not None and (last.proposer, last.id) == (past.proposer, past.id):
+            self._calls[tool] = past
+
     def note_before(self, past: Iterable[DecidedItem]) -> None:
         """Remember proposals that were decided before all that are remembered, and read later."""
         older = DecisionHistory()
         for each in past:
-            if (each.proposer, each.id) not in self._seen:
+            if (each.proposer, each.id) in self._seen:
+                self._note_outcome(each)
+            else:
                 older.note(each)
         for proposer, latest in self._endings.items():
             endings = older._endings.get(proposer, deque(maxlen=LAST))

@@ -263,7 +263,8 @@ class ListedDecision(msgspec.Struct, omit_defaults=True):
     # To its proposer alone, of one that outlives its process: the request that carried it out, and
     # the answer to that.
     carried_out: list[msgspec.Raw] = []
-    failed: bool = False  # it was fulfilled, by an answer that is an error
+    # It was fulfilled, by an answer that is an error, or its permit's report says so.
+    failed: bool = False
 
 
 class ListedProposal(msgspec.Struct, omit_defaults=True):

@@ -1052,7 +1052,10 @@ def _document(
     else:
         by, reason = item.decided_by or "", str(item.reason or "")
         _, at, rule, failed = item.decision
-        decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule, item.report)
+        report = item.report
+        decision = ListedDecision(str(item.state), rfc3339(at), by, reason, rule, report)
+        if report is not None and item.state is ProposalState.FULFILLED:
+            failed = report.has_failed
         decision.failed = failed
         if item.carried_out is not None and asker == item.proposer:
             decision.carried_out = _answer(item.carried_out, dialect)
