@@ -43,7 +43,13 @@ from meup_agent.gateway.config import (
     SpaceConfig,
     participant,
 )
-from meup_agent.mcp.bridge.config import Server, StdioServer, fill_variables, read_servers
+from meup_agent.mcp.bridge.config import (
+    Server,
+    StdioServer,
+    fill_variables,
+    missing_command,
+    read_servers,
+)
 from meup_agent.protocol.wire.payloads import PREFIX, TOOL_CALL
 from meup_agent.wording import shown_name
 
@@ -182,7 +188,7 @@ def check_command(server: Server) -> None:
     if isinstance(server, StdioServer) and os.sep not in server.command:
         path = server.env.get("PATH", os.environ.get("PATH"))
         if shutil.which(server.command, path=path) is None:
-            raise ConfigurationError(f"there is no command {server.command!r}")
+            raise ConfigurationError(missing_command(server.command))
 
 
 def own_program() -> str:

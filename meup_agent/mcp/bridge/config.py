@@ -36,6 +36,8 @@ ROOT_KEY: Final = "mcpServers"
 OTHER_ROOT: Final = "servers"
 """Name of the same in VS Code's ``.vscode/mcp.json``."""
 
+BY_NAME: Final = 'each server is below its name: {{"{}": {{"NAME": {{"command": …}}}}}}'
+
 OTHER_KEYS: Final = (OTHER_ROOT, "inputs")
 """Keys of such a file: the inputs are what VS Code asks its user for."""
 
@@ -46,6 +48,24 @@ CLIENT_KEYS: Final = ("alwaysAllow", "autoApprove", "description", "name", "time
 
 What would have run unasked waits here, as all else does.
 """
+
+OTHER_NAMES: Final = {
+    **dict.fromkeys(("cmd", "program", "executable"), "command"),
+    **dict.fromkeys(("arguments", "argv", "parameters", "params"), "args"),
+    **dict.fromkeys(("environment", "variables", "envs", "envvars"), "env"),
+    **dict.fromkeys(("workingdirectory", "workdir", "directory", "dir"), "cwd"),
+    **dict.fromkeys(("uri", "endpoint", "address", "serverurl", "httpurl", "baseurl"), "url"),
+    **dict.fromkeys(("transport", "transporttype", "protocol"), "type"),
+    **dict.fromkeys(("httpheaders", "requestheaders"), "headers"),
+    "auth": "oauth",
+}
+"""Names that other programs and people have for a server's keys, in small letters alone."""
+
+NEAR: Final = 0.72
+"""Likeness from which a key is taken for a slip: ``_comment`` is none of ``command``."""
+
+MAX_SLIP_CHARS: Final = 2
+"""Characters by which a slip is longer or shorter: ``disabledTools`` is none of ``disabled``."""
 
 OAUTH_KEYS: Final = (
     *("clientId", "clientSecret", "clientMetadataUrl", "issuer"),
@@ -66,8 +86,13 @@ MAX_PORTS: Final = 65_536
 PINS: Final = {"on": True, "off": False, True: True, False: False}
 """Values of the key ``pin``; YAML reads ``off`` as false."""
 
+EDITOR_VARIABLES: Final = re.compile(
+    r"workspaceFolder|userHome|pathSeparator|file[A-Z]|relativeFile"
+)
+"""Beginnings of what VS Code and Cursor fill in by themselves."""
+
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_INPUT: Final = re.compile(r"\$\{input:([^}]*)\}")
+_LEFT: Final = re.compile(r"\$\{(?:input|command|config|workspaceFolder):[^}]*\}|\$\{/\}")
 
 _TEXT: Final = r'"(?:\\.|[^"\\])*"'
 _COMMENT: Final = re.compile(_TEXT + r"|//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -210,11 +235,17 @@ def parse_servers(
     root = _object(document, "the document")
     is_other = OTHER_ROOT in root and ROOT_KEY not in root
     key = OTHER_ROOT if is_other else ROOT_KEY
-    with _reported(on_problem):
-        _check_keys(root, OTHER_KEYS if is_other else (ROOT_KEY,), "the document")
+    known = OTHER_KEYS if is_other else (ROOT_KEY,)
+    with _reported(on_problem if key in root else None):
+        _check_keys(root, known, "the document")
     if key not in root:
         raise ConfigurationError(f"has no {ROOT_KEY}, nor {OTHER_ROOT} as VS Code calls them")
+    if is_list(root[key]):
+        raise ConfigurationError(f"{key} is a list; {BY_NAME.format(key)}")
     entries = _object(root[key], key)
+    for own in ("command", "url"):
+        if isinstance(entries.get(own), str):
+            raise ConfigurationError(f"{key} has {own!r} itself; {BY_NAME.format(key)}")
     if not entries and not may_be_none:
         raise ConfigurationError(f"{key} names no server")
     if len(entries) > MAX_SERVERS:
@@ -265,6 +296,12 @@ def http_server(url: str, headers: Mapping[str, str] | None = None) -> HttpServe
         # Without the address itself, which may carry a password.
         raise ConfigurationError("the address of an MCP server begins with http:// or https://")
     return HttpServer(url, dict(headers or {}))
+
+
+def missing_command(command: str) -> str:
+    """The sentence for a program that is not there."""
+    hint = "; its arguments are in 'args'" if " " in command else ""
+    return f"there is no command {command!r}{hint}"
 
 
 def root_of(given: str | Path) -> dict[str, Any]:
@@ -318,10 +355,10 @@ def _server(
     if "type" in fields:
         kind = _text(fields["type"], f"{place}.type")
     if kind == "stdio":
-        _check_keys(fields, STDIO_KEYS, place)
+        _check_server_keys(fields, STDIO_KEYS, place, kind)
         args = fields.get("args", [])
         if not is_list(args):
-            raise ConfigurationError(f"{place}.args must be a list of texts")
+            raise ConfigurationError(f'{place}.args must be a list of texts, as ["-y", "NAME"]')
         return StdioServer(
             required("command"),
             tuple(_text(each, f"{place}.args.{at}", variables) for at, each in enumerate(args)),
@@ -332,7 +369,7 @@ def _server(
     if kind not in HTTP_TYPES:
         known = ", ".join(("stdio", *HTTP_TYPES))
         raise ConfigurationError(f"{place}.type is {_shown(kind)}; give one of: {known}")
-    _check_keys(fields, HTTP_KEYS, place)
+    _check_server_keys(fields, HTTP_KEYS, place, kind)
     headers = texts("headers")
     try:
         server = http_server(required("url"), headers)
@@ -435,9 +472,36 @@ def _without_client_keys(fields: dict[str, Any], place: str, on_problem: Report)
 def _check_keys(fields: Mapping[str, Any], known: tuple[str, ...], place: str) -> None:
     for key in fields:
         if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+            hint = _hint(key, known)
             raise ConfigurationError(f"{place} has the unknown key {_shown(key)}; {hint}")
+
+
+def _check_server_keys(
+    fields: Mapping[str, Any], known: tuple[str, ...], place: str, kind: str
+) -> None:
+    """Check the keys of an entry of some type, to which the keys of others are known as well."""
+    near = known if "command" in fields or "url" in fields else STDIO_KEYS + HTTP_KEYS
+    for key in fields:
+        if key in known:
+            continue
+        if key in HTTP_KEYS:
+            hint = f"it is for a server with a 'url', and this one is of the type {kind}"
+        elif key in STDIO_KEYS:
+            hint = f"it is for a server with a 'command', and this one is of the type {kind}"
+        elif key == "enabled":
+            hint = 'take it out; a server that is off has "disabled": true'
+        else:
+            hint = _hint(key, known, near)
+        raise ConfigurationError(f"{place} has the unknown key {_shown(key)}; {hint}")
+
+
+def _hint(key: str, known: tuple[str, ...], near: tuple[str, ...] = ()) -> str:
+    plain = re.sub(r"[-_ ]", "", key).lower()
+    meant = OTHER_NAMES.get(plain, plain)
+    close = get_close_matches(meant, near or known, n=1, cutoff=NEAR)
+    if close and abs(len(close[0]) - len(meant)) <= MAX_SLIP_CHARS:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(known)}"
 
 
 def _object(value: object, place: str) -> dict[str, Any]:
@@ -464,8 +528,11 @@ def _pin(fields: Mapping[str, Any], place: str) -> bool:
 
 
 def _text(value: object, place: str, variables: Mapping[str, str] | None = None) -> str:
+    if is_list(value):
+        raise ConfigurationError(f"{place} must be a text; arguments are in 'args'")
     if not isinstance(value, str) or "\0" in value:
-        raise ConfigurationError(f"{place} must be a text")
+        quoted = f', in quotes: "{json.dumps(value)}"' if isinstance(value, int | float) else ""
+        raise ConfigurationError(f"{place} must be a text{quoted}")
     return value if variables is None else fill_variables(value, place, variables)
 
 
@@ -476,17 +543,24 @@ def fill_variables(text: str, place: str, variables: Mapping[str, str]) -> str:
         ConfigurationError: A variable is not set, or VS Code would ask its user for it; the message
             names it and the place of the text.
     """
-    asked = _INPUT.search(text)
-    if asked is not None:
-        raise ConfigurationError(
-            f"{place} has {_shown(asked[0])}, which VS Code asks for; write ${{NAME}} there, and"
-            " set that environment variable"
+
+    def left_to_editor(said: str) -> ConfigurationError:
+        does = "VS Code asks for" if said.startswith("${input:") else "only an editor fills in"
+        return ConfigurationError(
+            f"{place} has {_shown(said)}, which {does}; write ${{NAME}} there, and set that"
+            " environment variable"
         )
+
+    left = _LEFT.search(text)
+    if left is not None:
+        raise left_to_editor(left[0])
 
     def value(match: re.Match[str]) -> str:
         name: str = match.group(1)
         otherwise: str | None = match.group(2)
         found = variables.get(name, otherwise)
+        if found is None and EDITOR_VARIABLES.match(name):
+            raise left_to_editor(match[0])
         if found is None:
             raise ConfigurationError(
                 f"{place} needs the environment variable {name}, which is not set"

@@ -30,7 +30,7 @@ from mcp_types import jsonrpc_message_adapter
 
 from meup_agent.errors import CannotConnect, printable
 from meup_agent.mcp.bridge import windows_copier
-from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer
+from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer, missing_command
 from meup_agent.mcp.bridge.questions import current_call
 from meup_agent.mcp.sdk.messages import CAPABILITIES, ForwardingReader, Item
 from meup_agent.processes.guarded import LineTooLong, PipedProcess, StderrTail, read_lines
@@ -222,7 +222,7 @@ def check_startable(server: StdioServer) -> None:
     if os.sep in path and server.cwd is not None:
         path = str(server.cwd / path)
     if shutil.which(path, path=server_environment(server).get("PATH")) is None:
-        raise CannotConnect(f"there is no command {server.command!r}")
+        raise CannotConnect(missing_command(server.command))
 
 
 class ServerProcess(PipedProcess):

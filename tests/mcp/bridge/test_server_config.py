@@ -58,6 +58,31 @@ def test_a_program_and_an_address_are_read() -> None:
         ({"url": "ftp://x"}, "mcpServers.a.url: the address of an MCP server begins with http"),
         ({"command": "x", "disabled": "yes"}, "mcpServers.a.disabled must be true or false"),
         ([], "mcpServers.a must be an object"),
+        *(
+            ({key: "x"}, f"has the unknown key {key!r}; did you mean {meant!r}?")
+            for key, meant in {
+                "cmd": "command",
+                "arguments": "args",
+                "environment": "env",
+                "ENV": "env",
+                "working_directory": "cwd",
+                "URL": "url",
+                "serverUrl": "url",
+                "transport": "type",
+                "http_headers": "headers",
+            }.items()
+        ),
+        ({"command": "x", "disabledTools": []}, "the unknown key 'disabledTools'; known: type"),
+        ({"command": "x", "enabled": False}, 'a server that is off has "disabled": true'),
+        ({"command": "x", "url": "http://x"}, "for a server with a 'url', and this one is of the"),
+        ({"command": "x", "type": "http"}, "'command', and this one is of the type http"),
+        ({"command": ["x", "y"]}, "a.command must be a text; arguments are in 'args'"),
+        ({"command": "x", "env": {"A": 1}}, 'mcpServers.a.env.A must be a text, in quotes: "1"'),
+        (
+            {"command": "${workspaceFolder}/x"},
+            "'${workspaceFolder}', which only an editor fills in",
+        ),
+        ({"command": "x", "args": ["${config:x}"]}, "'${config:x}', which only an editor fills in"),
     ],
 )
 def test_a_wrong_entry_is_named(entry: object, sentence: str) -> None:
@@ -74,6 +99,8 @@ def test_a_wrong_entry_is_named(entry: object, sentence: str) -> None:
         ({"mcpServers": {"a": {"command": "x", "disabled": True}}}, "every server of"),
         ({"mcpServers": {"a\x1bb": {"command": "x"}}}, r"'a\x1bb' cannot be a server's name"),
         ([], "the document must be an object"),
+        ({"mcpServers": [{"name": "a"}]}, "mcpServers is a list; each server is below its name"),
+        ({"mcpServers": {"command": "x"}}, "mcpServers has 'command' itself; each server is"),
     ],
 )
 def test_a_wrong_document_is_named(document: object, sentence: str) -> None:
