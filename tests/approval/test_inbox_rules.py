@@ -191,6 +191,19 @@ async def test_carrying_out_past_a_quorum_is_dangerous(meeting: Meeting, path: P
                 await o.inboxes["mallory"].vote(item, approve=True)
 
 
+async def test_rejection_is_a_vote_against_it(meeting: Meeting, path: Path) -> None:
+    rewrite(path, POLICY.replace("[second, deep]", "[second, deep, mallory]"))
+    async with office(meeting, "second", "deep", policy=path) as o:
+        async with o.proposer.propose("tools", "deploy", {"version": 7}, to="reviewer") as proposal:
+            await o.inboxes["second"].reject(await o.until("second", ruled), "unsafe", "not now")
+            item = await o.until("deep", lambda item: item.votes)
+            assert item.votes == {"second": "reject"}
+            await o.inboxes["deep"].reject(item, "disagree")
+            rejection = await ended(proposal, Rejection)
+            assert rejection.by == "reviewer"
+            assert "second: not now; deep: disagree" in (await rejection.explanation() or "")
+
+
 async def test_the_rule_that_asks_is_told(meeting: Meeting, path: Path) -> None:
     async with office(meeting, "second", policy=path) as o:
         async with o.proposer.propose("tools", "wipe", {"disk": "a"}, ttl=None, to="reviewer"):

@@ -453,7 +453,10 @@ class Inbox(AsyncContextManagerMixin):
         return await ask_each(chosen, approve_one, at_a_time=MAX_AT_ONCE)
 
     async def reject(self, item: InboxItem, reason: str, explanation: str | None = None) -> None:
-        """Reject a proposal.
+        """Reject a proposal; where a reviewer counts our vote, vote against it, too.
+
+        Others' votes may carry it out all the same. Where ours is the last that it takes to stop
+        it, the reviewer rejects it.
 
         Args:
             item: The proposal.
@@ -464,10 +467,16 @@ class Inbox(AsyncContextManagerMixin):
             NotOffered: We may not reject it.
             AlreadyDecided: It waits no longer, or we have decided it before.
             AlreadyInProgress: Another participant has approved it.
+            RequestError: The reviewer does not count the vote, and says why.
             MeupError: As :meth:`Proposal.reject`.
         """
         held = self._check_waits(item)
         self._check_offered(item, Verb.REJECT)
+        if Verb.VOTE in item.may and reason not in OF_THE_MOMENT:
+            words = explanation or str(reason)
+            if (await self.vote(item, approve=False, explanation=words)).is_lost:
+                return
+            held = self._check_waits(item)
         with self._deciding(held, Departure.REJECTED, str(reason)):
             await self._space.proposals.get(item.envelope).reject(
                 reason, explain=explanation or None

@@ -528,6 +528,17 @@ class InboxRule(msgspec.Struct, frozen=True):
         """True if it counts votes."""
         return self.kind == "quorum"
 
+    @property
+    def approvals(self) -> int:
+        """Votes for it so far."""
+        return sum(each == "approve" for each in self.votes.values())
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it cannot get the votes that it takes any more."""
+        against = sum(each == "reject" for each in self.votes.values())
+        return self.is_quorum and len(self.among) - against < self.of
+
     def counts_vote_of(self, participant: str) -> bool:
         """True if a participant may vote."""
         return self.is_quorum and participant in self.among
