@@ -61,13 +61,21 @@ async def test_vote_of_two_in_two_browsers(desk: Desk) -> None:
         await expect(page.locator("#vote")).to_be_visible()
     # A rule that counts votes is not gone past.
     await expect(you.locator("#approve")).to_have_count(0)
+    await you.fill("#vote-words", "fine with me")
+    await you.locator("#vote").focus()
     await you.keyboard.press("v")
     await expect(you.locator("#vote")).to_be_focused()
     await you.keyboard.press("Enter")
-    await expect(you.locator(".notice")).to_contain_text("Voted: write_file of proposer.")
+    said = "You voted for write_file of proposer: it has 1 of the 2 votes that it takes."
+    await expect(you.locator(".notice")).to_contain_text(said)
+    await expect(you.locator("#my-vote")).to_contain_text("You voted for it.")
+    await expect(you.locator("#vote-words")).to_have_value("")
     await expect(voter.locator("#votes")).to_contain_text("you for it")
+    await expect(voter.locator("#votes")).to_contain_text("Not yet: voter")
     assert site.ran == []
     assert await violations(voter) == []
     await voter.get_by_role("button", name="Vote for it").click()
+    await expect(voter.locator(".notice")).to_contain_text("the votes are enough")
     assert (await ended(proposal, Fulfillment)).by == "reviewer"
     await expect(you.locator("#count")).to_have_text("0")
+    await expect(you.locator("main")).to_contain_text("Approved by reviewer, as the votes say.")

@@ -17,6 +17,7 @@ from meup_agent.approval import Inbox, InboxItem
 from meup_agent.approval.inbox.item import MAX_TOGETHER, Verb, why_alone
 from meup_agent.approval.inbox.preview import MAX_SHOWN, choose_scope, preview_scope
 from meup_agent.approval.policy.rules import CONFIRM_WORD
+from meup_agent.approval.reviewer.methods import InboxRule
 from meup_agent.approval.yeses import YesScope, read_scope, revoke_yes
 from meup_agent.causes import Reason
 from meup_agent.client.file_difference import read_written_file
@@ -87,8 +88,12 @@ ENDED: Final = {
 async def show_inbox(context: PageContext) -> Response:
     """The inbox, with the decision whose deadline is next, or the one that was chosen."""
     inbox = context.presence.inbox
-    chosen = find_item(inbox, context.key) if context.key else next(iter(inbox.items), None)
-    return inbox_page(context, chosen)
+    if context.key:
+        return inbox_page(context, find_item(inbox, context.key))
+    me = context.identity.participant
+    # A vote that was given is not asked for again while there are others to give.
+    by_turns = sorted(inbox.items, key=lambda item: me in item.votes)
+    return inbox_page(context, next(iter(by_turns), None))
 
 
 async def show_again(context: PageContext) -> Response:
@@ -297,9 +302,8 @@ async def reject(context: PageContext, item: InboxItem) -> Response:
     if reason not in dict(OFFERED_REASONS):
         return inbox_page(context, item, problem="Choose a reason to reject.")
     words = context.typed("words") or None
-    return await _decide(
-        context, item, lambda inbox, own: inbox.reject(own, reason, words), "Rejected"
-    )
+    said = "Rejected, with a vote against it" if Verb.VOTE in item.may else "Rejected"
+    return await _decide(context, item, lambda inbox, own: inbox.reject(own, reason, words), said)
 
 
 @_deciding
@@ -312,14 +316,23 @@ async def vote(context: PageContext, item: InboxItem) -> Response:
         return inbox_page(context, item, problem=f"Not voted for: {MORE_THAN_SHOWN}.")
     # Of the tool as it was shown: it may have changed once the own session is there.
     words, form = context.typed("words") or None, item.form
-    return await _decide(
-        context,
-        item,
-        lambda inbox, own: inbox.vote(
-            own, approve=given == "approve", explanation=words, form=form
-        ),
-        "Voted",
-    )
+    approve = given == "approve"
+    try:
+        async with own_item(context, item) as (inbox, own):
+            rule = await inbox.vote(own, approve=approve, explanation=words, form=form)
+    except MeupError as error:
+        return _failed(context, item, error)
+    said = f"You voted {'for' if approve else 'against'} {_name(item)}: {_state_of_votes(rule)}."
+    return context.go_on(CONSOLE_HOME, said, proposal=item_key(item))
+
+
+def _state_of_votes(rule: InboxRule) -> str:
+    """The clause on what comes of the votes so far."""
+    if rule.approvals >= rule.of:
+        return f"the votes are enough, and {rule.reviewer} runs it now"
+    if rule.is_lost:
+        return f"it cannot get {rule.of} votes any more, and {rule.reviewer} rejects it now"
+    return f"it has {rule.approvals} of the {rule.of} votes that it takes"
 
 
 def why_not_as_shown(item: InboxItem, shown: str) -> str:

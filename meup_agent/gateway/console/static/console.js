@@ -95,7 +95,8 @@
     if (!$("#decision")) return;
     const sent = sessionStorage.getItem(SENT);
     sessionStorage.removeItem(SENT);
-    if (sent && sent !== drafts.key()) sessionStorage.removeItem(sent);
+    // A vote was counted, and the call that it is about may be shown again.
+    if (sent && (sent !== drafts.key() || $("#main > .notice:not(.failed)"))) sessionStorage.removeItem(sent);
   }
   // While there is an edit, the call as it was proposed is not approved: by an edit one means another call.
   function isEdited(field) {
@@ -359,9 +360,9 @@
         const came = tell ? all("#queue > li").filter((each) => !known.has(each.id)) : [], shown = shownKey();
         if (came.length > 5) say(`${came.length} proposals came`);
         else for (const row of came) say(`New: ${$(".muted .name", row).textContent} proposes ${$(".tool", row).textContent}`);
-        if (keepCard || isEditing() || $("#gone")?.hidden === false) return;
+        if (keepCard || $("#gone")?.hidden === false) return;
         if ($("#decision .card") && $("#more").hidden && !document.getElementById(`q-${shown}`)) left("It waits no longer.");
-        else refresh("#decision", inboxOf(shown));
+        else if (!isEditing()) refresh("#decision", inboxOf(shown));
       });
     },
     told(data) {
@@ -385,6 +386,8 @@
     const gone = $("#gone");
     if (!gone) return;
     gone.replaceChildren(parse(html)); gone.hidden = false;
+    // Those of before the last one, and words about an earlier card.
+    all("#votes, #main > .notice.plain").forEach((each) => each.remove());
     all("#acts button, #edit button").forEach((each) => { each.disabled = true; each.dataset.gone = "yes"; });
     const next = document.createElement("a");
     next.className = "button"; next.href = `${base}/inbox`; next.textContent = "Next";
