@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import random
+import re
 import selectors
 import signal
 import socket
@@ -13,13 +15,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self, TextIO
+from typing import Final, NamedTuple, Self, TextIO
 
 import anyio
 
 from meup_agent.errors import CannotConnect, ConfigurationError, printable
 from meup_agent.processes import guard
-from meup_agent.session.settings import Backoff
+from meup_agent.session.settings import MAX_DOUBLED, Backoff
 
 # --- standard error of a server ---
 # Its last lines are kept, and logged at a bounded pace.
@@ -75,21 +77,55 @@ class LineLimiter:
             self._left_out = 0
 
 
+MAX_REPEATED: Final = 200
+"""Lines of a program that are known from its starts before; the start of one writes fewer."""
+
+
+class RepeatedLines:
+    """The lines that a program writes as it starts, each known by all but its numbers.
+
+    One that fails at each start says the same each time, which is logged once.
+    """
+
+    def __init__(self) -> None:
+        self._known = set[str]()
+
+    def is_new(self, line: str) -> bool:
+        """True for a line that it did not write before; it has written it now."""
+        shape = re.sub(r"\d+", "0", line)
+        if shape in self._known:
+            return False
+        if len(self._known) < MAX_REPEATED:
+            self._known.add(shape)
+        return True
+
+
 class StderrTail:
     """Reads what a server writes to its standard error, and keeps the end of it.
 
     Args:
         name: The server's name, for the log.
         limiter: Takes the lines, in place of the log.
+        repeated: The lines of earlier starts, which are not logged again.
     """
 
-    def __init__(self, name: str, limiter: LineLimiter | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        limiter: LineLimiter | None = None,
+        repeated: RepeatedLines | None = None,
+    ) -> None:
         self._lines: deque[str] = deque(maxlen=MAX_LINES)
         self._rest = b""
         self._skips = False
+        self._repeated = repeated
         self._limiter = limiter or LineLimiter(
             lambda line, level: log.log(level, "%s: %s", name, line)
         )
+
+    def log_all(self) -> None:
+        """Log each line from now on: the server has started."""
+        self._repeated = None
 
     @property
     def lines(self) -> list[str]:
@@ -139,7 +175,8 @@ class StderrTail:
         if text:
             shown = printable(text)[:MAX_LINE_CHARS]
             self._lines.append(shown)
-            self._limiter.line(shown)
+            if self._repeated is None or self._repeated.is_new(shown):
+                self._limiter.line(shown)
 
 
 # --- restarts ---
@@ -149,9 +186,27 @@ RESTART: Final = Backoff(first=1.0, longest=60.0, stable=30.0)
 """Pauses before something is started again; what ran for 30 s has failed for the first time."""
 
 
+class FailedRun(NamedTuple):
+    """The end of something that is started again.
+
+    Attributes:
+        why: The reason, in words that follow its name.
+        last_words: The last lines that it wrote.
+    """
+
+    why: str
+    last_words: Sequence[str] = ()
+
+    @property
+    def said(self) -> str:
+        """Its last two lines in brackets, for the end of a sentence; empty: it wrote none."""
+        lines = "; ".join(self.last_words[-2:])
+        return f" (it said: {lines})" if lines else ""
+
+
 async def keep_running(
-    run_once: Callable[[], Awaitable[str | None]],
-    failed: Callable[[str, float], Awaitable[None]],
+    run_once: Callable[[], Awaitable[FailedRun | None]],
+    failed: Callable[[FailedRun, float], Awaitable[None]],
     leaving: anyio.Event,
     backoff: Backoff = RESTART,
 ) -> None:
@@ -161,19 +216,20 @@ async def keep_running(
         run_once: Runs it until its end; the reason if it is to run again.
         failed: Told the reason, and in how many seconds it is started again.
         leaving: Set when it is to end; it then ends by itself.
-        backoff: The pauses.
+        backoff: The pauses, of which none is shorter than the one before.
     """
     failures = 0
     while not leaving.is_set():
         began = anyio.current_time()
-        why = await run_once()
-        if why is None or leaving.is_set():
+        failure = await run_once()
+        if failure is None or leaving.is_set():
             return
         if anyio.current_time() - began >= backoff.stable:
             failures = 0
-        delay = backoff.pause(failures)
+        longest = min(backoff.longest, backoff.first * 2 ** min(failures, MAX_DOUBLED))
+        delay = random.uniform(longest / 2, longest)
         failures += 1
-        await failed(why, delay)
+        await failed(failure, delay)
         with anyio.move_on_after(delay):
             await leaving.wait()
 

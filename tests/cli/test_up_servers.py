@@ -475,10 +475,15 @@ def test_a_failing_server_says_why_in_its_own_words(tmp_path: Path, state: dict[
     broken = {"command": sys.executable, "args": ["-IS", "-c", program]}
     configure(tmp_path, broken=broken)
     with up(tmp_path, state, *SERVERS) as process:
-        process.until("broken ended before it answered; it is started again in", stream="err")
-    told = [line for line in process.err.splitlines() if "no such module" in line]
-    assert told
-    assert all(line.endswith("broken: no such module") for line in told)
+        process.until(
+            "broken ended before it answered; it is started again in", stream="err", count=3
+        )
+    first, *later = [line for line in process.err.splitlines() if "no such module" in line]
+    assert first.endswith("broken: no such module")
+    # Each try after that is one line.
+    said = "s (it said: no such module; the server ended with exit status 1)"
+    assert [line.endswith(said) for line in later[:3]] == [True] * 3
+    assert process.err.count("asked as an older one") == 1
 
 
 POLICY = """

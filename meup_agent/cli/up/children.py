@@ -33,6 +33,7 @@ from meup_agent.escape import visible
 from meup_agent.processes import guard
 from meup_agent.processes.guarded import (
     KILL_ALL,
+    FailedRun,
     GuardedProcess,
     LineLimiter,
     StderrTail,
@@ -112,14 +113,17 @@ class Children:
         self._told_by = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         self.leaving.set()
 
-    def keep(self, name: str, run_once: Callable[[], Awaitable[str | None]]) -> None:
+    def keep(self, name: str, run_once: Callable[[], Awaitable[FailedRun | None]]) -> None:
         """Run something, and again after a pause as long as it returns why it failed.
 
         It ends by itself soon after :attr:`leaving`.
         """
 
-        async def failed(why: str, delay: float) -> None:
-            log.warning("%s %s; it is started again in %.1f s", shown_name(name), why, delay)
+        async def failed(failure: FailedRun, delay: float) -> None:
+            said = failure.said
+            log.warning(
+                "%s %s; it is started again in %.1f s%s", shown_name(name), failure.why, delay, said
+            )
 
         async def keep() -> None:
             with CancelScope(shield=True):
@@ -138,7 +142,7 @@ class Children:
 
     # --- one run of a program ---
 
-    async def _run(self, program: ChildProgram) -> str | None:
+    async def _run(self, program: ChildProgram) -> FailedRun | None:
         """Start a program, and wait for its end; why it failed, if it is to be started again."""
         name = shown_name(program.name)
         tail = StderrTail(
@@ -182,7 +186,7 @@ class Children:
             return None
         if self.leaving.is_set():
             log.info("%s %s", name, _ended_with(guarded.status))
-        return _ended_with(guarded.status)
+        return FailedRun(_ended_with(guarded.status))
 
     async def _end(self, name: str, program: GuardedProcess, exited: Event) -> None:
         """Tell a program to end, then terminate it, then kill it."""

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from meup_agent.gateway.server import RunningGateway
     from meup_agent.mcp.bridge.offered_tools import ToolLock
     from meup_agent.mcp.bridge.transports import ServerStarter
+    from meup_agent.processes.guarded import FailedRun
     from meup_agent.transport.base import Connector
 
 
@@ -652,7 +653,7 @@ async def run_bridge(
     children: Children,
     first: FirstStart,
     roots: Sequence[str] = (),
-) -> str | None:
+) -> FailedRun | None:
     """Let an MCP server be a participant until everything ends; why it failed, if it did."""
     server = launch.server
     assert server is not None
@@ -662,6 +663,7 @@ async def run_bridge(
     from meup_agent.agent.agent import GRACE
     from meup_agent.mcp.bridge.bridge import Bridge, BridgeEntry, join_bridges
     from meup_agent.mcp.bridge.connection import ConnectionSettings, ServerGone
+    from meup_agent.processes.guarded import FailedRun
     from meup_agent.transport.base import background_tasks
 
     joined = False
@@ -690,9 +692,9 @@ async def run_bridge(
                     first.settled.set()
                     await children.leaving.wait()
     except ServerGone as error:
-        return error.why  # its standard error was logged line by line
+        return FailedRun(error.why, error.stderr)
     except MeupError as error:
-        return f"failed: {error}"
+        return FailedRun(f"failed: {error}")
     finally:
         first.settled.set()
         if starter is not None:

@@ -72,7 +72,7 @@ from meup_agent.mcp.bridge.questions import (
 )
 from meup_agent.mcp.sdk.decisions import words
 from meup_agent.mcp.sdk.messages import ELICITATION, ROOTS, as_json
-from meup_agent.processes.guarded import LineLimiter, keep_running
+from meup_agent.processes.guarded import FailedRun, LineLimiter, keep_running
 from meup_agent.protocol.exchange import Participant
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.envelope import MAX_FRAME_BYTES, encode_json
@@ -695,7 +695,7 @@ async def join_bridges(
     async def serve(entry: BridgeEntry, begun: anyio.Event) -> None:
         bridge = entry.bridge
 
-        async def serve_once() -> str | None:
+        async def serve_once() -> FailedRun | None:
             """Be in the space until the end; the reason if the server could not be started."""
             try:
                 async with bridge.join(
@@ -711,18 +711,20 @@ async def join_bridges(
                     begun.set()
                     await leave.wait()
             except MeupError as error:
+                is_again = bridge.name in failures
                 failures[bridge.name] = error
                 if len(failures) == len(entries):
                     tasks.cancel_scope.cancel()
-                else:
+                elif not is_again or not isinstance(error, ServerGone):
                     log.error("%s: %s", bridge.name, error)
                 begun.set()
                 if isinstance(error, ServerGone) and len(failures) < len(entries):
-                    return error.why
+                    return FailedRun(error.why, error.stderr)
             return None
 
-        async def failed(_why: str, delay: float) -> None:
-            log.warning("%s: it is started again in %.1f s", bridge.name, delay)
+        async def failed(failure: FailedRun, delay: float) -> None:
+            why = f"{failure.why}{failure.said}"
+            log.warning("%s: it is started again in %.1f s; it %s", bridge.name, delay, why)
 
         await keep_running(serve_once, failed, leave)
 

@@ -42,7 +42,14 @@ from meup_agent.mcp.sdk.messages import (
     first_problem,
     mcp_error,
 )
-from meup_agent.processes.guarded import RESTART, LineLimiter, StderrTail, keep_running
+from meup_agent.processes.guarded import (
+    RESTART,
+    FailedRun,
+    LineLimiter,
+    RepeatedLines,
+    StderrTail,
+    keep_running,
+)
 from meup_agent.protocol.wire import payloads
 from meup_agent.transport.base import background_tasks
 
@@ -190,6 +197,7 @@ class ServerConnection:
         self.name = name
         self._server = server
         self._starter = starter
+        self._repeated = RepeatedLines() if starter is None else starter.repeated
         self._callbacks = callbacks
         self._settings = settings or ConnectionSettings()
         self._mode = self._settings.mode
@@ -333,17 +341,19 @@ class ServerConnection:
                 first = False
                 task_status.started()
 
-        async def run_once() -> str:
+        async def run_once() -> FailedRun:
             self._ended, self._gone = anyio.Event(), anyio.Event()
             self._error = await self._connect_once(connected)
             if first and not self._leaving.is_set():
                 self._gone.set()
                 raise self._error
-            return self._error.why
+            return FailedRun(self._error.why, self._error.stderr)
 
-        async def failed(why: str, delay: float) -> None:
-            # Its standard error was logged line by line.
-            log.warning("%s %s; it is started again in %.1f s", self.name, why, delay)
+        async def failed(failure: FailedRun, delay: float) -> None:
+            said = failure.said
+            log.warning(
+                "%s %s; it is started again in %.1f s%s", self.name, failure.why, delay, said
+            )
             self._gone.set()
             assert self._error is not None
             await self._callbacks.lost(self._error, delay)
@@ -353,7 +363,7 @@ class ServerConnection:
 
     async def _connect_once(self, connected: Callable[[], Awaitable[None]]) -> ServerGone:
         """One start of the server until its end; the reason of the end."""
-        tail = StderrTail(self.name)
+        tail = StderrTail(self.name, repeated=self._repeated)
         self._traffic = ServerMonitor(self._ended.set, self._callbacks.clean)
         shaken = False
         why = "ended"
@@ -364,6 +374,7 @@ class ServerConnection:
             with anyio.move_on_after(start_seconds) as scope:
                 async with self._build_client(tail) as client:
                     self._client, shaken = client, True
+                    tail.log_all()
                     try:
                         await self._note_older()
                         await self._ask_for_log()
@@ -398,15 +409,18 @@ class ServerConnection:
             self._mode, self._noted = self._settings.mode, False
             with suppress(OSError):
                 await to_thread.run_sync(partial(self._older.unlink, missing_ok=True))
-            log.info("%s: started anew, and asked as a newer one, too", self.name)
+            self._log_once("started anew, and asked as a newer one, too")
             return True
         if self._mode == "auto" and self._ended.is_set():
             self._mode = "legacy"
-            log.info(
-                "%s: ended before it answered; started anew, and asked as an older one", self.name
-            )
+            self._log_once("ended before it answered; started anew, and asked as an older one")
             return True
         return False
+
+    def _log_once(self, text: str) -> None:
+        """Log what is so at each start."""
+        if self._repeated.is_new(text):
+            log.info("%s: %s", self.name, text)
 
     async def _note_older(self) -> None:
         """Note that an older server answered only when it was asked as one."""

@@ -33,7 +33,13 @@ from meup_agent.mcp.bridge import windows_copier
 from meup_agent.mcp.bridge.config import HttpServer, Server, StdioServer, missing_command
 from meup_agent.mcp.bridge.questions import current_call
 from meup_agent.mcp.sdk.messages import CAPABILITIES, ForwardingReader, Item
-from meup_agent.processes.guarded import LineTooLong, PipedProcess, StderrTail, read_lines
+from meup_agent.processes.guarded import (
+    LineTooLong,
+    PipedProcess,
+    RepeatedLines,
+    StderrTail,
+    read_lines,
+)
 from meup_agent.protocol.wire import kinds, payloads
 from meup_agent.protocol.wire.ttl_map import keep_last
 
@@ -266,9 +272,13 @@ class ServerStarter:
 
     Args:
         server: The server.
+
+    Attributes:
+        repeated: The lines of its starts.
     """
 
     def __init__(self, server: StdioServer) -> None:
+        self.repeated = RepeatedLines()
         self._server = server
         self._first: ServerProcess | None = None
 
