@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Container
 from contextlib import nullcontext, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -28,7 +29,13 @@ from meup_agent.cli.guard.agents import (
     HookProgram,
     claude_hooks,
 )
-from meup_agent.cli.guard.files import FileChange, read_json, read_settings, write_change
+from meup_agent.cli.guard.files import (
+    FileChange,
+    read_json,
+    read_settings,
+    remove_copies,
+    write_change,
+)
 from meup_agent.cli.guard.plan import (
     GuardPlan,
     GuardRecord,
@@ -245,7 +252,7 @@ def guard(
         record = _read_record()
         chosen = _chosen(names, record, yes=yes or dry_run, removes=removes)
         if removes:
-            _remove(chosen, plan_removal(chosen, record), dry_run=dry_run)
+            _remove(chosen, plan_removal(chosen, record), record, dry_run=dry_run)
             return
         how: dict[str, Any] = {
             "watches": watch,
@@ -397,22 +404,50 @@ def _others(agent: CodingAgent) -> list[str]:
     ]
 
 
-def _remove(chosen: list[CodingAgent], plan: GuardPlan, *, dry_run: bool) -> None:
+def _remove(
+    chosen: list[CodingAgent], plan: GuardPlan, record: GuardRecord, *, dry_run: bool
+) -> None:
     _show(plan)
     if dry_run or not chosen:
         return
-    _write(plan.changes)
+    # Of a file that nobody else has changed nothing would be lost.
+    _write(plan.changes, {each.path for each in plan.changes if _is_ours(each, record)})
     gateway = _gateway()
     if gateway.servers.exists():
         _keep(gateway, plan.record)
     _write_own(_record_path(), plan.record)
     for each in chosen:
         sys.stdout.write(f"{each.title} asks no more\n")
-    owner = gateway.owner()
-    if owner is not None:
+    copies = [str(copy) for each in plan.changes for copy in remove_copies(each.path)]
+    if copies:
+        sys.stdout.write(
+            f"copies of what was there before stay, for you to delete: {', '.join(copies)}\n"
+        )
+    _leave_gateway(gateway, plan.record)
+
+
+def _is_ours(change: FileChange, record: GuardRecord) -> bool:
+    """True for a file that nobody has changed since we wrote it."""
+    known = record.get(str(change.path))
+    return known is not None and known.before is not None and change.before == known.after
+
+
+def _leave_gateway(gateway: _Gateway, record: GuardRecord) -> None:
+    """Stop the gateway that was started here once no agent asks it; say what stays of it."""
+    owner, is_asked = gateway.owner(), any(_is_guarded(each, record) for each in AGENTS.values())
+    is_used = is_asked or bool(_servers_of(gateway))
+    if owner is not None and (is_used or owner.process != gateway.setup.process):
         sys.stdout.write(
             f"the gateway at {owner.url} still runs, as before until its next start; kill"
             f" {owner.process} ends it\n"
+        )
+    elif owner is not None:
+        _stop(gateway, owner)
+        sys.stdout.write(f"the gateway at {owner.url} is stopped\n")
+    if not is_asked and gateway.folder.exists():
+        sys.stdout.write(
+            f"who decided what stays in {gateway.folder}, and what was chosen in"
+            f" {guard_folder()}: delete them when you need them no more\n"
         )
 
 
@@ -430,10 +465,10 @@ def _show(plan: GuardPlan) -> None:
         sys.stdout.write(f"{visible(said, 400)}\n")
 
 
-def _write(changes: list[FileChange]) -> None:
+def _write(changes: list[FileChange], ours: Container[Path] = ()) -> None:
     for each in changes:
         if each.is_needed:
-            backup = write_change(each)
+            backup = write_change(each, keeps=each.path not in ours)
             beside = f"; what it was is in {backup}" if backup is not None else ""
             real = each.path.resolve()
             led = f" at {real}, to which a link leads" if real != each.path else ""
@@ -510,10 +545,15 @@ def _keep(gateway: _Gateway, record: GuardRecord | None = None) -> None:
     if record is not None:
         moved = gateway_servers(_read_record()).keys()
         # The user may have written some of them.
-        so_far = read_json(read_settings(gateway.servers), gateway.servers)
-        there = as_object(so_far.get("mcpServers"))
+        there = _servers_of(gateway)
         others = {name: entry for name, entry in there.items() if name not in moved}
         _write_own(gateway.servers, {"mcpServers": {**others, **gateway_servers(record)}})
+
+
+def _servers_of(gateway: _Gateway) -> dict[str, Any]:
+    """The MCP servers that the gateway is to start, as they are kept."""
+    kept = read_json(read_settings(gateway.servers), gateway.servers)
+    return as_object(kept.get("mcpServers"))
 
 
 def _start(gateway: _Gateway, clients: list[str]) -> None:

@@ -85,8 +85,8 @@ def read_settings(path: Path) -> str | None:
         raise ConfigurationError(f"{path} is not UTF-8, so it is left as it is") from None
 
 
-def write_change(change: FileChange) -> Path | None:
-    """Write a file, with what it was beside it; the path of that.
+def write_change(change: FileChange, *, keeps: bool = True) -> Path | None:
+    """Write a file, with what it was beside it (``keeps``); the path of that.
 
     Beside a file that is taken away is nothing new: all of it was ours.
 
@@ -99,7 +99,7 @@ def write_change(change: FileChange) -> Path | None:
     with explain_os_error(f"{path} cannot be written"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mode = NEW_MODE if change.before is None else stat.S_IMODE(os.lstat(path).st_mode)
-        if change.before is not None and change.after:
+        if keeps and change.before is not None and change.after:
             backup = path.with_name(path.name + BACKUP_SUFFIX)
             if os.path.lexists(backup):
                 backup = path.with_name(path.name + LAST_SUFFIX)
@@ -110,6 +110,25 @@ def write_change(change: FileChange) -> Path | None:
             _check_unchanged(change)
             path.unlink()
     return backup
+
+
+def remove_copies(path: Path) -> list[Path]:
+    """Remove the copies beside a file that have what it has; those that stay.
+
+    Raises:
+        ConfigurationError: The file or a copy cannot be read, or a copy cannot be removed.
+    """
+    stay = list[Path]()
+    for suffix in (BACKUP_SUFFIX, LAST_SUFFIX):
+        copy = path.with_name(path.name + suffix)
+        if not os.path.lexists(copy):
+            continue
+        if copy.is_file() and read_settings(copy) == read_settings(path):
+            with explain_os_error(f"{copy} cannot be removed"):
+                copy.unlink()
+        else:
+            stay.append(copy)
+    return stay
 
 
 def _check_unchanged(change: FileChange) -> None:

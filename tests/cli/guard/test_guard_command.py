@@ -11,6 +11,7 @@ import stat
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,8 @@ def test_twice_is_once_and_remove_leaves_what_was_there(full: Home) -> None:
     assert (removed.returncode, removed.stderr) == (exit_codes.OK, "")
     assert (full.path / ".claude/settings.json").read_text() == FILES[".claude/settings.json"]
     assert (full.path / ".codex/config.toml").read_text() == FILES[".codex/config.toml"]
+    assert not [*full.path.rglob("*.before-meup*")]
+    assert f"who decided what stays in {full.state}" in removed.stdout
     for name in (".cursor/hooks.json", ".gemini/settings.json"):
         left, before = full.json(name), json.loads(FILES[name])
         assert {**left, "hooks": left.get("hooks", {})} == {
@@ -370,8 +373,13 @@ def test_the_gateway_runs_with_a_participant_for_each_agent(full: Home) -> None:
         owner = json.loads(lock.read_text())
         assert {"claude-code", "codex", "gemini"} <= owner["token_files"].keys()
         assert "copilot" not in owner["token_files"]
+        assert "still runs" in full.guard("remove", "gemini", "codex").stdout
+        assert "is stopped\n" in full.guard("remove").stdout
+        with pytest.raises(ProcessLookupError):
+            os.kill(owner["process"], 0)
     finally:
-        os.kill(owner["process"], signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.kill(owner["process"], signal.SIGTERM)
 
 
 @pytest.mark.parametrize(

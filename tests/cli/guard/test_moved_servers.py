@@ -111,7 +111,8 @@ def test_what_was_written_since_stays(home: Home) -> None:
     home.write(CLAUDE, json.dumps(claude))
     zed = home.path / ".config/zed/settings.json"
     zed.write_text(zed.read_text().replace("// mine", "// still mine"))
-    home.guard("remove", "--yes")
+    done = home.guard("remove", "--yes")
+    assert f"for you to delete: {home.path / CLAUDE}.before-meup, " in done.stdout
     assert home.json(CLAUDE) == {
         "numStartups": 4,
         "mcpServers": {"files": {"command": "mine"}, "off": OFF},

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import tomllib
@@ -36,8 +35,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
     try:
         yield home
     finally:
-        [lock] = (home.state / "up").glob("*.lock")
-        os.kill(json.loads(lock.read_text())["process"], signal.SIGTERM)
+        home.guard("remove", "--yes")  # ends it, too
 
 
 def checks(home: Home) -> tuple[dict[str, Any], dict[str, Any]]:
