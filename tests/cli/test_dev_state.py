@@ -1,7 +1,6 @@
 """`meup gateway --dev` keeps its tokens where no other user reads them; `meup env` finds them."""
 
 import os
-import resource
 import shlex
 import shutil
 import socket
@@ -27,6 +26,7 @@ from tests.cli.commands import exit_codes
 from tests.cli.conftest import Here, assert_fails
 from tests.cli.processes import TERMINATE, environment, meup, running
 from tests.forkserver import launched
+from tests.full_disk import full_disk
 from tests.gateways import short_path
 
 NAMES = ("proposer", "fulfiller")
@@ -50,17 +50,6 @@ def announced(url: str, *names: str, space: str = "demo") -> Generator[Path]:
         files = {name: token_path(dev_folder(), name) for name in names or ["proposer"]}
         lock.publish(url, "http://127.0.0.1:8421", space, files)
         yield lock.socket
-
-
-@contextmanager
-def full_disk() -> Generator[None]:
-    """No file of this process takes another byte, as on a full disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def urls() -> list[str]:

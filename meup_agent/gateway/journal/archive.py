@@ -17,6 +17,7 @@ from meup_agent.gateway.journal.damage import (
     error_text,
     find_damage,
     is_damage,
+    is_write_failure,
     survey,
     wal_of,
     write_readable,
@@ -343,7 +344,10 @@ class Archive:
                 f"the journal {self._path} is damaged, or no journal: {error_text(error)}; read a"
                 " backup"
             )
-        return ConfigurationError(f"the journal {self._path} cannot be read: {error_text(error)}")
+        advice = "; make room on its disk, and try again" if is_write_failure(error) else ""
+        return ConfigurationError(
+            f"the journal {self._path} cannot be read: {error_text(error)}{advice}"
+        )
 
 
 def _stamp(file: Path) -> tuple[int, int] | None:

@@ -10,6 +10,7 @@ https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 import sqlite3
@@ -56,6 +57,19 @@ BUSY_SECONDS: Final = 30.0
 
 _DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOTADB)
 """Errors of SQLite that a damaged file has; others, such as a lock, pass."""
+
+_NOT_WRITTEN: Final = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_SHMOPEN,  # of the file in -shm, which a reader makes, too
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_WRITE,
+)
+"""Errors of SQLite where the disk takes nothing, whatever the file holds."""
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The system's, for the same."""
 
 
 KeptFact = tuple[str, str, str]
@@ -201,9 +215,18 @@ def error_text(error: Exception) -> str:
     return system_reason(error) if isinstance(error, OSError) and error.strerror else str(error)
 
 
+def is_write_failure(error: Exception) -> bool:
+    """True if the disk takes nothing: it is full, say, and what it holds may be whole."""
+    if isinstance(error, OSError):
+        return error.errno in _NO_ROOM
+    return getattr(error, "sqlite_errorcode", 0) in _NOT_WRITTEN
+
+
 def is_damage(error: Exception) -> bool:
     if isinstance(error, UnicodeDecodeError):
         return True  # SQLite quotes a name that is not text
+    if is_write_failure(error):
+        return False
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 

@@ -23,6 +23,7 @@ from meup_agent.gateway.journal.damage import (
     error_text,
     find_damage,
     is_damage,
+    is_write_failure,
     rebuild,
     survey,
     wal_of,
@@ -103,6 +104,8 @@ OR_ACCEPT: Final = (
     " (journal.accept_damage, or --accept-damage)"
 )
 
+OR_MAKE_ROOM: Final = "make room or repair the disk, and start the gateway again"
+
 Synchronous = Literal["normal", "full"]
 
 
@@ -142,6 +145,8 @@ class Database:
             if is_damage(error):
                 said = "is damaged, or no journal"
                 advice = "restore a backup, or give another file"
+            elif is_write_failure(error):
+                said, advice = "cannot be written", OR_MAKE_ROOM
             raise ConfigurationError(
                 f"the journal {path} {said}: {error_text(error)}; {advice}"
             ) from None
@@ -235,11 +240,15 @@ class Database:
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         aside = path.with_name(f"{path.name}.damaged-{stamp}")
         to = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(to, "wb") as copy:
-            damaged.seek(0)
-            shutil.copyfileobj(damaged, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
+        try:
+            with open(to, "wb") as copy:
+                damaged.seek(0)
+                shutil.copyfileobj(damaged, copy)
+                copy.flush()
+                os.fsync(copy.fileno())
+        except OSError:
+            aside.unlink()  # a part, which would take the room that is to be made
+            raise
         log.error("%s; it is kept as %s, and members that come back are told of a gap", what, aside)
 
     def _connect(self, path: Path) -> sqlite3.Connection:
@@ -644,7 +653,7 @@ class SqliteJournal(NumberedJournal):
 
     def _on_failed(self, error: Exception) -> None:
         said = f"cannot be written: {error_text(error)}"
-        advice = "make room or repair the disk, and start the gateway again"
+        advice = OR_MAKE_ROOM
         if isinstance(error, DamagedEntry):
             said = f"is damaged: {error}"
             advice = "look after the disk, and start the gateway again, which says more"
@@ -679,7 +688,9 @@ class SqliteJournal(NumberedJournal):
         return [Missing(*each) for each in self._database.writer.execute(query)]
 
     def _unreadable(self, error: Exception) -> ConfigurationError:
+        said, advice = "cannot be read", "repair it, or give another file"
+        if is_write_failure(error):
+            said, advice = "cannot be written", OR_MAKE_ROOM
         return ConfigurationError(
-            f"the journal {self._database.path} cannot be read: {error_text(error)}; repair it,"
-            " or give another file"
+            f"the journal {self._database.path} {said}: {error_text(error)}; {advice}"
         )

@@ -12,7 +12,9 @@ import anyio
 import pytest
 
 from meup_agent import Envelope
+from meup_agent.errors import ConfigurationError
 from meup_agent.gateway.journal import waiting
+from tests.full_disk import full_disk
 from tests.gateway.journal.conftest import (
     NOW,
     Clock,
@@ -210,6 +212,17 @@ async def test_full_disk_is_told_once_and_nothing_follows(path: Path, clock: Clo
     assert failures[0].startswith(f"the journal {path} cannot be written: ")
     assert len(follows) == told
     assert len(rows(path, "SELECT seq FROM entry")) == told + 1
+
+
+async def test_full_disk_at_the_start_is_no_damage(path: Path, clock: Clock) -> None:
+    for _ in ("there is none yet", "one is there"):
+        with (
+            full_disk(),
+            pytest.raises(ConfigurationError, match=r"cannot be written: .*; make room"),
+        ):
+            await opened(path, clock).__aenter__()
+        async with opened(path, clock) as journal:
+            await kept(journal, chat(1))
 
 
 async def test_only_its_owner_may_read_the_file(path: Path, clock: Clock) -> None:
