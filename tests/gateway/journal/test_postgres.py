@@ -270,7 +270,9 @@ async def test_an_answer_that_got_lost_is_asked_for_again(
         assert ids(await read(journal)) == ["1", "2"]
 
 
-async def test_what_waits_while_the_server_is_away_is_kept_once(clock: Clock, path: Path) -> None:
+async def test_what_waits_while_the_server_is_away_is_kept_once(
+    clock: Clock, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = PostgresServer()
     try:
         async with journal_at(postgres_config(path, server), clock) as journal:
@@ -280,9 +282,10 @@ async def test_what_waits_while_the_server_is_away_is_kept_once(clock: Clock, pa
             for number in range(1, 600):
                 journal.append("demo", NOW, chat(number), (), told.append)
             with anyio.fail_after(PATIENCE):
-                while not journal.problem:  # noqa: ASYNC110 - nobody is told of it
+                while "refused" not in journal.problem:  # noqa: ASYNC110 - nobody is told of it
                     await anyio.sleep(0.01)
             assert "cannot be reached" in journal.problem
+            assert f"{journal.problem}; it is tried again" in caplog.text
             assert told == []
             server.start()
             await settled(journal)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
+
 from meup_agent.gateway.journal.archive import ServerArchive
 from meup_agent.gateway.journal.postgres import tables
 from meup_agent.gateway.journal.postgres.log import (
@@ -191,7 +193,8 @@ class PostgresJournal(NumberedJournal):
         self.is_replaced = isinstance(error, Replaced)
         said = str(error)
         if not isinstance(error, Lost):
-            log.error("the journal fails", exc_info=error)
+            if not isinstance(error, psycopg.Error):  # whose words say it all
+                log.error("the journal fails", exc_info=error)
             said = f"{self._place} takes nothing more: {reason_of(error)}"
         self._let_go()
         self._fail(said)

@@ -484,9 +484,10 @@ class OwnedLog(WriterThread):
                     self._lock_again()
                 return self._session.ask(sql, values)
             except AWAY as error:
-                if not self._away:
-                    log.warning("%s cannot be reached; it is tried again", self.place)
-                self._away = f"{self.place} cannot be reached: {reason_of(error)}"
+                said = f"{self.place} cannot be reached: {reason_of(error)}"
+                if said != self._away:
+                    log.warning("%s; it is tried again", said)
+                self._away = said
                 self._session.rest()
 
     def _lock_again(self) -> None:
