@@ -666,15 +666,17 @@ class SpaceLog:
         deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
         while True:
             with suppress(NoAnswer, ApiError):
-                end: int = (await self.ask("INFO"))["state"]["last_seq"]
+                info = await self._ask_about()
+                end: int = info["state"]["last_seq"] if info else 0
                 if end == self.last:
                     return None
                 if end < self.last:
                     # A server that leads from now on may not have come to its end yet.
                     if asyncio.get_running_loop().time() > deadline:
+                        said = f"ends with message {end}" if info else "is not there any more"
                         raise Lost(
-                            f"the stream {self.stream} ends with message {end}, and had"
-                            f" {self.last}: its server has lost what was accepted"
+                            f"the stream {self.stream} {said}, and had {self.last}: its server has"
+                            " lost what was accepted"
                         )
                 elif (found := await self._fetch_one(self.last + 1)) is not None:
                     return self._judge(found, body)
