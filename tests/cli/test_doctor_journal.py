@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import nats
+import psycopg
 import pytest
 
 from meup_agent.cli.cluster.examination import PUBLISHED, SUBSCRIBED
@@ -160,6 +161,18 @@ def test_a_journal_in_postgresql(tmp_path: Path) -> None:
             False,
             "first is at work; it has other spaces.demo than this file",
         )
+
+
+def test_tables_of_another_version_are_no_lack_of_rights(tmp_path: Path) -> None:
+    file = in_postgres(tmp_path, "first")
+    with gateway(file):
+        pass
+    config = postgres_config(tmp_path)
+    with psycopg.connect(config.url) as connection:
+        connection.execute(f"UPDATE {config.schema}.owner SET format = 99".encode())
+    found = said(file, exit_codes.FAILED)
+    assert "(99, not 1)" in found["tables"][1]
+    assert found["permissions"] == (None, "not tried")
 
 
 def test_a_server_that_is_not_there_or_lets_nobody_in(tmp_path: Path) -> None:

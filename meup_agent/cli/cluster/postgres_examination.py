@@ -53,7 +53,7 @@ WHERE datname = current_database() AND starts_with(application_name, %s) ORDER B
 def examine_postgres(config: Config, begin: Callable[[str], None]) -> Iterator[Check]:
     """The checks of a configuration's journal, as they are done; blocks."""
     postgres = postgres_of(config.journal)
-    is_there = False
+    is_there: bool | None = None  # not known
 
     def tables_there() -> Iterator[Check]:
         nonlocal is_there
@@ -66,6 +66,9 @@ def examine_postgres(config: Config, begin: Callable[[str], None]) -> Iterator[C
             yield Check("tables", True, "as this version has them" if is_there else "none yet")
 
     def rights() -> Iterator[Check]:
+        if is_there is None:
+            yield Check("permissions", None, NOT_TRIED)
+            return
         try_rights(session, is_there=is_there)
         yield Check("permissions", True, "all that a gateway needs")
 
