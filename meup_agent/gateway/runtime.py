@@ -61,6 +61,9 @@ STOPS: Final = "the gateway stops; connect again"
 TOLD_NANOSECONDS: Final = 1_000_000_000
 """By which the machine's clock is put back before the log says so."""
 
+TOLD_FORWARD_NANOSECONDS: Final = 60 * TOLD_NANOSECONDS
+"""By which it is put forward before that: a deadline has no more grace (PROTOCOL 4.2)."""
+
 
 class ForwardClock:
     """The time in microseconds since 1970 (UTC), which never goes back (PROTOCOL 4.2).
@@ -83,8 +86,15 @@ class ForwardClock:
         """The time at this moment."""
         latest, measured = self._latest
         wall, steady = self._wall(), self._steady()
-        at = max(wall, latest + steady - measured)
+        expected = latest + steady - measured
+        at = max(wall, expected)
         self._latest = (at, steady)
+        if at - expected >= TOLD_FORWARD_NANOSECONDS:
+            log.warning(
+                "the clock of this machine was put forward by %.0f s, or the machine slept: what"
+                " has a deadline that is over by it expires",
+                (at - expected) / 1e9,
+            )
         behind = at - wall
         if not behind:
             self._is_told = False
