@@ -100,9 +100,10 @@ async def office(
     made = Office(meeting, path)
     with anyio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:
-            for each in (tools(notes), "second", "deep", "mallory", "proposer"):
+            for each in ("tools", "second", "deep", "mallory", "proposer"):
                 if each != without:
-                    space = await stack.enter_async_context(join(meeting, each))
+                    agent = tools(notes) if each == "tools" else each
+                    space = await stack.enter_async_context(join(meeting, agent))
                     made.spaces[space.me] = space
             yield made
 
@@ -363,6 +364,22 @@ async def test_no_vote_counts_where_the_gateway_does_not_check_who_speaks(
 
 
 @pytest.mark.rule("5.votes.once")
+async def test_votes_of_before_a_restart_are_told_once_the_tool_is_known(
+    meeting: Meeting, path: Path, notes: Notes
+) -> None:
+    async with office(meeting, path, notes, without="tools") as o, AsyncExitStack() as stack:
+        async with join(meeting, tools(notes)), o.reviewer():
+            p = await stack.enter_async_context(o.proposed())
+            await o.vote("second", p.id)
+        async with o.reviewer():
+            assert (await o.held(p.id))["votes"] == {}
+            async with join(meeting, tools(notes)):
+                while (await o.held(p.id))["votes"] != {"second": "approve"}:
+                    await anyio.lowlevel.checkpoint()
+                await o.vote("deep", p.id)
+                assert await p.result() == 7
+
+
 async def test_a_restart_after_the_votes_have_decided_carries_nothing_out(
     meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

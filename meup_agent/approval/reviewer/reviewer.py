@@ -274,7 +274,7 @@ def _lock(file: int, path: Path) -> None:
 
 
 class VoterWatch:
-    """Follows a space, and takes votes back.
+    """Follows a space, takes votes back, and has a call decided again whose tool becomes known.
 
     Args:
         space: The space.
@@ -302,12 +302,19 @@ class VoterWatch:
             self._take_back_if(
                 lambda voter, held: voter not in here and payload.get("recipient") in (None, voter)
             )
-        elif envelope.kind == kinds.SYSTEM_PRESENCE and payload.get("event") == UPDATE:
+        elif envelope.kind == kinds.SYSTEM_PRESENCE:
             changed = read_participant(payload.get("participant"))
-            if changed is not None:
+            if changed is None:
+                return
+            if payload.get("event") == UPDATE:
                 self._take_back_if(
                     lambda voter, held: voter == changed.id and not self._may_vote(voter, held)
                 )
+            # Votes of before a restart are about a tool of one form: without it none is found.
+            for held in self._held.values():
+                form, target = held.decision.form, held.proposal.target
+                if held.count is not None and not form and target == changed.id:
+                    held.policy = ""
 
     def _take_back_if(self, is_over: Callable[[str, HeldProposal], bool]) -> None:
         for held in [*self._held.values()]:
@@ -740,7 +747,7 @@ class Reviewer:
             decision = msgspec.structs.replace(decision, verdict=Verdict.ASK, why=why)
         self.hold(held.proposal, held.space, decision)
         tell_left(held.proposal, held.space, decision)
-        if held.count is not None:
+        if held.count is not None and (held.decision.form or held.count.votes):
             said = f"The {what}: no vote about it counts any more."
             await self._send_chat(held, said)
 
