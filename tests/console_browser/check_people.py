@@ -1,5 +1,7 @@
 """Managing a space and voting, in browsers."""
 
+import re
+
 from playwright.async_api import expect
 
 from meup_agent import Fulfillment
@@ -79,3 +81,19 @@ async def test_vote_of_two_in_two_browsers(desk: Desk) -> None:
     assert (await ended(proposal, Fulfillment)).by == "reviewer"
     await expect(you.locator("#count")).to_have_text("0")
     await expect(you.locator("main")).to_contain_text("Approved by reviewer, as the votes say.")
+
+
+async def test_yes_that_another_person_ends(desk: Desk) -> None:
+    _, you = await desk.asked()
+    await you.keyboard.press("s")
+    boss = await desk.show("yeses", "boss")
+    await expect(boss.locator("#yeses")).to_contain_text("There are none")
+    await you.locator("#give-yes").click()
+    await expect(boss.locator("#yeses")).to_contain_text("Given by you, for calls by proposer.")
+    await you.goto(f"{desk.url}/yeses")
+    await expect(you.locator("#yeses")).to_contain_text(re.compile("0 of 20 used, .* left"))
+    await desk.streams(2)
+    await boss.get_by_role("button", name="End it").click()
+    said = "boss ended the yes of you to calls of write_file by proposer."
+    await expect(you.locator(".notice")).to_contain_text(said)
+    await expect(you.locator("#yeses")).to_contain_text("There are none")

@@ -368,6 +368,7 @@ class InboxFeed:
                     group=row_group(row.item),
                     base=CONSOLE_PATH,
                     current="",
+                    me=self.inbox.me,
                     proposed_at=self.proposed_at,
                 )
                 puts.append({"id": key, "before": following, "html": html})
@@ -656,6 +657,12 @@ class PersonPresences:
 
     def __len__(self) -> int:
         return len(self._presences)
+
+    def tell_others(self, identity: Identity, notice: OutcomeNotice) -> None:
+        """Tell the browsers of everybody else in a participant's space."""
+        for each, presence in self._presences.items():
+            if each.space == identity.space and each != identity:
+                presence.notify(notice)
 
     async def open(self, identity: Identity) -> PersonPresence:
         """The presence of a participant, which joins if it is not there yet.

@@ -33,6 +33,7 @@ from meup_agent.protocol.wire.payloads import (
     as_list,
     as_object,
 )
+from meup_agent.protocol.wire.scoped_yes import YES_KINDS
 from meup_agent.wording import describe_reason, format_call, format_proposed, state_name
 
 # --- rows of the timeline, and their folds ---
@@ -537,7 +538,8 @@ class SpaceFeed(UnqueuedSubscriber):
         touched = {row.thread: (row.state, row.word) for row in rows if row.thread}
         about_members = ("system/presence", "capability/", "space/")
         who = any(entry.envelope.kind.startswith(about_members) for entry in entries)
-        event = {"rows": html, "wider": widened, "touched": touched, "members": who}
+        yeses = any(entry.envelope.kind in YES_KINDS for entry in entries)
+        event = {"rows": html, "wider": widened, "touched": touched, "members": who, "yeses": yeses}
         self.queues.publish("space", pack("space", event))
 
     def row(self, entry: Entry, threads: ThreadIndex | None = None) -> TimelineRow:

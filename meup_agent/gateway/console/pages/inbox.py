@@ -447,7 +447,9 @@ def start_approval(
         except RequestDenied as denied:
             error = MeupError(str(denied))
         finally:
-            if error is not None:
+            if isinstance(error, AlreadyInProgress):
+                said = f"{name}: {error.by} approved it just before you."
+            elif error is not None:
                 said = f"{name} was not carried out: {error}"
             tell(Outcome(OutcomeNotice(said, failed, key), error))
 
@@ -509,7 +511,10 @@ def _failed(
     *,
     also: str = "",
 ) -> Response:
-    words = f"Not done: {error}" + (f". {also}" if also else "")
+    why = str(error)
+    if isinstance(error, AlreadyInProgress):
+        why = f"{error.by} approved {_name(item)} just before you"
+    words = f"Not done: {why}" + (f". {also}" if also else "")
     late = isinstance(error, AlreadyDecided | AlreadyInProgress)
     waits = find_item(context.presence.inbox, item_key(item)) is not None
     if late or not waits:
@@ -755,16 +760,21 @@ async def show_yeses(context: PageContext) -> Response:
     """Every yes that is kept in the space."""
     kept = context.space_server.owner.yeses
     shown = [(each, YesScope("", each.yes.arguments, each.yes.others)) for each in reversed(kept)]
-    return context.page("yeses.html", kept=shown)
+    return context.page("yeses.html", kept=shown, topics="space")
 
 
 async def end_yes(context: PageContext) -> Response:
     """End a yes: what it covers is asked about again."""
+    id, me = context.typed("yes") or "none", context.identity.participant
+    ended = next((each.yes for each in context.space_server.owner.yeses if each.yes.id == id), None)
     try:
         async with context.presence.deciding() as session:
-            await revoke_yes(session.space, context.typed("yes") or "none")
+            await revoke_yes(session.space, id)
     except MeupError as error:
         return context.go_on(YESES, f"Not done: {error}", failed=True)
+    if ended is not None:
+        said = f"{me} ended the yes of {ended.by} to calls of {ended.tool} by {ended.proposer}."
+        context.state.presences.tell_others(context.identity, OutcomeNotice(said))
     return context.go_on(YESES, "That yes has ended: you are asked again.")
 
 

@@ -307,7 +307,7 @@
   }
   let later = 0;
   // A part that somebody is at is drawn anew once they have left it.
-  const isHeld = (selector) => selector === "#people" && $(selector)?.contains(document.activeElement);
+  const isHeld = (selector) => ["#people", "#yeses"].includes(selector) && $(selector)?.contains(document.activeElement);
   const soon = (selector, wait = 300) => { clearTimeout(later); later = setTimeout(() => (isHeld(selector) ? soon(selector) : refresh(selector)), wait); };
   function title(count) {
     const badge = $("#badge");
@@ -323,7 +323,7 @@
     hello(data) {
       title(data.waiting);
       // What was said between the page and its stream.
-      if ($("#chain")) soon("#chain", 0); else if ($("#timeline") && !paused) soon("#timeline", 0); const queue = $(".queue"); if (queue && queue.dataset.version !== data.version) handlers.renew({ tell: true });
+      if ($("#chain")) soon("#chain", 0); else if ($("#yeses")) soon("#yeses", 0); else if ($("#timeline") && !paused) soon("#timeline", 0); const queue = $(".queue"); if (queue && queue.dataset.version !== data.version) handlers.renew({ tell: true });
     },
     inbox(data) {
       title(data.waiting);
@@ -367,6 +367,7 @@
     },
     told(data) {
       say(data.said);
+      if ($("#card-yeses") && !$("#leave-edit")) refresh("#decision", inboxOf(shownKey()));
       // Of several that were decided together each stays.
       const outcomes = $("#outcomes");
       if (!outcomes) { notice(data.said, data.failed, data.proposal); return; }
@@ -378,8 +379,10 @@
       const chain = $("#chain");
       if (chain && Object.hasOwn(data.touched, chain.dataset.thread)) soon("#chain");
       if ($("#people") && data.members) soon("#people");
+      // A call that was decided may have used one.
+      if ($("#yeses") && (data.yeses || Object.keys(data.touched).length)) soon("#yeses");
     },
-    fresh() { if ($("#desk")) handlers.renew(); else if ($("#timeline")) soon("#timeline"); else if ($("#chain")) soon("#chain"); },
+    fresh() { if ($("#desk")) handlers.renew(); else if ($("#timeline")) soon("#timeline"); else if ($("#chain")) soon("#chain"); else if ($("#yeses")) soon("#yeses"); },
     gone({ other }) { offline(`${other ? "Another tab signed in as somebody else" : "You are signed out"}. What you typed stays on this page; ${other ? "" : "sign in again in another tab (meup console opens one), then "}reload${other ? " it to go on" : ""}.`); },
   };
   function left(html) {
