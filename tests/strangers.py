@@ -1,6 +1,7 @@
 """Another user of this machine, who listens where a gateway is expected."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Generator
@@ -139,3 +140,10 @@ def stranger(
             yield Stranger(process)
         finally:
             process.kill()
+
+
+def tell_by_tables(monkeypatch: pytest.MonkeyPatch, folder: Path | None = None) -> None:
+    """Have a kernel that answers nothing about sockets, and its tables, or those of a folder."""
+    monkeypatch.setattr(socket, "AF_NETLINK", 99)
+    if folder is not None:
+        monkeypatch.setattr("meup_agent.transport.connect_failure.TABLES", folder)

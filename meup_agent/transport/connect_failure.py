@@ -210,6 +210,69 @@ class SocketRow(NamedTuple):
     inode: int
 
 
+_ENDS: Final = struct.Struct("=2s2s16s16s12s")
+"""Linux's `struct inet_diag_sockid`: ports and hosts of both ends, device and cookie."""
+
+_QUESTION: Final = struct.Struct(f"=IHHII BBxxI{_ENDS.size}s")
+"""`struct nlmsghdr` and `struct inet_diag_req_v2`: length, type, flags, number, sender; family,
+protocol, states, ends."""
+
+_ANSWER: Final = struct.Struct(f"=IHHII BBxx{_ENDS.size}s12xII")
+"""`struct nlmsghdr` and `struct inet_diag_msg`, to its user and inode."""
+
+_SOCK_DIAG: Final = 4
+"""The protocol of netlink that tells of sockets (NETLINK_SOCK_DIAG)."""
+
+_BY_FAMILY: Final = 20
+"""The type of its questions and answers (SOCK_DIAG_BY_FAMILY)."""
+
+_LISTENS: Final = 10
+"""The state of a socket that listens (TCP_LISTEN)."""
+
+_NO_COOKIE: Final = bytes(4) + b"\xff" * 8
+
+
+def _ask_kernel(peer: Endpoint, own: Endpoint) -> tuple[SocketRow | None, SocketRow | None]:
+    """The other end of a connection, and what listens there, as far as the kernel tells them.
+
+    It finds both by their addresses, in 0.02 ms, where it writes its tables in some milliseconds:
+    they have a row for each place of a connection that this machine has room for.
+    """
+    family = socket.AF_INET if peer.host.version == 4 else socket.AF_INET6
+    nowhere = Endpoint(type(peer.host)(0), 0)
+    found = list[SocketRow | None]()
+    try:
+        with socket.socket(
+            getattr(socket, "AF_NETLINK"),  # noqa: B009 - not on every system
+            socket.SOCK_RAW | socket.SOCK_NONBLOCK,
+            _SOCK_DIAG,
+        ) as kernel:
+            for number, other in enumerate((own, nowhere)):
+                ports = (each.port.to_bytes(2) for each in (peer, other))
+                hosts = (each.host.packed for each in (peer, other))
+                ends = _ENDS.pack(*ports, *hosts, _NO_COOKIE)
+                head = (_QUESTION.size, _BY_FAMILY, 1, number, 0)
+                kernel.sendto(
+                    _QUESTION.pack(*head, family, socket.IPPROTO_TCP, 0xFFFFFFFF, ends), (0, 0)
+                )
+                data, sender = kernel.recvfrom(4_096)
+                found.append(_read_answer(data, number, other) if sender == (0, 0) else None)
+    except OSError:  # a kernel or a container without it, which has the tables
+        return None, None
+    made, listening = found
+    return made, listening
+
+
+def _read_answer(data: bytes, number: int, other: Endpoint) -> SocketRow | None:
+    """The socket in an answer: one that listens where the other end is nowhere, else another."""
+    if len(data) < _ANSWER.size:
+        return None  # an error: it has none, or tells nothing
+    _, type_, _, answers, _, _, state, _, user, inode = _ANSWER.unpack_from(data)
+    if type_ != _BY_FAMILY or answers != number or (state == _LISTENS) != (other.port == 0):
+        return None
+    return SocketRow(user, inode)
+
+
 def _find_rows(name: str, starts: Sequence[str]) -> list[SocketRow | None]:
     """The rows of a table that begin so, after their number; none where there is no such table.
 
@@ -255,7 +318,7 @@ def _users_at(peer: Endpoint, own: Endpoint) -> set[int]:
     Raises:
         ConnectionResetError: Nothing holds the other end.
     """
-    connection = listener = None
+    connection, listener = _ask_kernel(peer, own)
     everywhere = peer._replace(host=type(peer.host)(0))
     for is_v6 in (False, True) if peer.host.version == 4 else (True,):
         if connection is not None and listener is not None:

@@ -18,7 +18,7 @@ from tests.cli.conftest import Here
 from tests.cli.participants import variables_printed
 from tests.cli.processes import INTERRUPT, Running, meup, running
 from tests.patience import PATIENCE
-from tests.strangers import STRANGER, stranger
+from tests.strangers import STRANGER, stranger, tell_by_tables
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="`meup up` needs POSIX")
 
@@ -42,6 +42,7 @@ def port_of(process: Running) -> int:
     return int(found[1])
 
 
+@pytest.mark.thorough
 def test_after_a_crash_the_ports_taker_gets_no_token(tmp_path: Path, state: dict[str, str]) -> None:
     with up(tmp_path, state) as gateway:
         port = port_of(gateway)
@@ -87,7 +88,7 @@ def test_after_a_crash_the_ports_taker_gets_no_token(tmp_path: Path, state: dict
 def test_a_command_warns_where_it_cannot_know_who_listens(
     tail_settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Here
 ) -> None:
-    monkeypatch.setattr("meup_agent.transport.connect_failure.TABLES", tmp_path)
+    tell_by_tables(monkeypatch, tmp_path)
     code, _, said = command("who", **tail_settings)
     assert code == exit_codes.OK
     assert said.startswith("meup: warning: the user who listens at 127.0.0.1:")
@@ -100,6 +101,7 @@ async def join(url: str, token: str) -> str:
             return space.me
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", [".", ".mew"])
 def test_tokens_stay_until_others_asked(folder: str, tmp_path: Path, state: dict[str, str]) -> None:
     (tmp_path / folder).mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ from tests.gateways import (
     websocket_connector,
 )
 from tests.patience import PATIENCE
-from tests.strangers import STRANGER, Stranger, stranger
+from tests.strangers import STRANGER, Stranger, stranger, tell_by_tables
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these tables")
@@ -58,6 +58,13 @@ def in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+@pytest.fixture(params=["kernel", "tables"])
+def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel tell whose a socket is, or its tables where it cannot be asked."""
+    if request.param == "tables":
+        tell_by_tables(monkeypatch)
+
+
 async def refused(connector: Connector) -> str:
     """The words with which a connection is given up before it begins."""
     with anyio.fail_after(PATIENCE), pytest.raises(CannotConnect) as failed:
@@ -80,6 +87,7 @@ async def refused(connector: Connector) -> str:
     ],
 )
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("told")
 async def test_another_user_at_a_port_gets_nothing(way: str, listens: str, dialled: str) -> None:
     with stranger(listens) as other:
         said = await refused(WAYS[way](f"{in_url(dialled)}:{other.port}"))
@@ -116,6 +124,7 @@ def connect(other: Stranger, host: str = "127.0.0.1") -> socket.socket:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.usefixtures("told")
 def test_another_user_is_known_whatever_it_does_with_the_connection(host: str) -> None:
     with stranger(host) as other, connect(other, host) as waits:
         for do in (None, other.take, other.leave):
@@ -130,6 +139,7 @@ def test_another_user_is_known_whatever_it_does_with_the_connection(host: str) -
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.usefixtures("told")
 def test_our_own_user_may_listen(host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as listening:
@@ -205,7 +215,7 @@ class Made:
 
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("meup_agent.transport.connect_failure.TABLES", tmp_path)
+    tell_by_tables(monkeypatch, tmp_path)
     return tmp_path
 
 
