@@ -41,7 +41,8 @@ ROOT = Path(__file__).parent.parent
 
 LIBRARIES = (
     "acp",
-    *("anyio", "anyio.from_thread", "anyio.to_thread", "anyio._backends._asyncio", "asyncio"),
+    *("anyio", "anyio.from_thread", "anyio.to_thread", "anyio._backends._asyncio"),
+    *("anyio._backends._trio", "asyncio"),
     *("httpx", "jsonschema", "mcp", "mcp.client.sse", "mcp.client.stdio"),
     *(
         "mcp.client.streamable_http",
@@ -53,7 +54,7 @@ LIBRARIES = (
     *("msgspec", "picows", "platformdirs", "prometheus_client", "pydantic"),
     *("re2", "referencing", "rfc8785", "rich.console", "rich.live"),
     *("rich.markdown", "rich.table", "starlette.applications", "starlette.responses"),
-    *("starlette.routing", "tenacity", "typer", "typer.rich_utils", "uvicorn", "uvloop"),
+    *("starlette.routing", "tenacity", "trio", "typer", "typer.rich_utils", "uvicorn", "uvloop"),
     *("websockets.asyncio.client", "websockets.exceptions", "yaml"),
 )
 
@@ -337,7 +338,10 @@ def _import_all(failed: Path) -> None:
     for module in pkgutil.walk_packages(public.__path__, f"{public.__name__}."):
         if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
             _import(module.name, failed)
-    # Nor does each gateway compile the pages of its console.
+    # Nor does each gateway build the forms of its file, or compile the pages of its console.
+    config = sys.modules["meup_agent.gateway.config"]
+    for form in (config.OurFile, config.ReferenceFile, config.Sections):
+        sys.modules["meup_agent.gateway.config_file"].form_of(form)
     pages = sys.modules["meup_agent.gateway.console.templating"].make_environment()
     for name in pages.list_templates():
         pages.get_template(name)
