@@ -24,7 +24,7 @@ SYNC    := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 CORES   := $(shell getconf _NPROCESSORS_ONLN)
 # Many tests wait for other processes, so two of them share a core well; each worker collects all
 # tests, six seconds of a core.
-WORKERS := $(shell echo $$((2 * $(CORES))))
+WORKERS := $(shell echo $$((3 * $(CORES))))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -250,6 +250,7 @@ def test_a_large_table_is_filled_in() -> None:
     assert found["rows"][99] == {f"c{n}": f"v{n}" for n in range(200)} | {"c99": "x"}
 
 
+@pytest.mark.thorough
 @settings(max_examples=scaled(1_000), deadline=None)
 @given(ANY_SCHEMAS, ARGUMENTS)
 def test_arguments_are_right_or_unsure(schema: dict[str, Any], arguments: dict[str, Any]) -> None:

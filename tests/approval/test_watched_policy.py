@@ -157,6 +157,7 @@ end: true
 """
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_cut_off_anywhere_does_not_load(path: Path) -> None:
     for size in range(len(WHOLE)):
         with pytest.raises(ConfigurationError):

@@ -53,6 +53,7 @@ def test_an_empty_variable_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert wants_colour()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("arguments", "variables"),
     [(("tail", "--help"), {"NO_COLOR": "1"}), (("who", "--no-color", "--help"), {})],

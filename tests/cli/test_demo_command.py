@@ -85,6 +85,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
         }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["sample", "mine", "empty"])
 def test_it_goes_as_expected_and_leaves_nothing(played: dict[str, Played], name: str) -> None:
     demo = played[name]

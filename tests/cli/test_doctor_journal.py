@@ -141,6 +141,7 @@ def in_postgres(folder: Path, node: str, *, token: str = "token-of-alice", url: 
     return file
 
 
+@pytest.mark.thorough
 def test_a_journal_in_postgresql(tmp_path: Path) -> None:
     file = in_postgres(tmp_path, "first")
     failed = exit_codes.FAILED

@@ -61,6 +61,7 @@ def _without_number(value: dict[str, Any]) -> dict[str, Any]:
     return {key: each for key, each in value.items() if key != "seq"}
 
 
+@pytest.mark.thorough
 def test_a_gateway_goes_on_from_a_copy(tmp_path: Path, lived: Past) -> None:
     there = run(tmp_path, "journal", "copy", "--from", "journal.db", "--to", "nats.yaml")
     assert (there.code, there.err) == (exit_codes.OK, "")

@@ -82,6 +82,7 @@ def kill(process: Running) -> None:
     assert process.process.wait(PATIENCE) == -signal.SIGKILL
 
 
+@pytest.mark.thorough
 def test_killed_up_leaves_no_program_or_children(tmp_path: Path, state: dict[str, str]) -> None:
     write(
         tmp_path,
@@ -131,6 +132,7 @@ def test_killed_up_leaves_no_server_either(way: str, tmp_path: Path, state: dict
         kill_all(process, tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["waits", "writes"])
 def test_killed_bridge_leaves_no_server(way: str, tmp_path: Path) -> None:
     entry = server(tmp_path, way)
@@ -157,6 +159,7 @@ def test_a_killed_guard_ends_its_program(tmp_path: Path, state: dict[str, str], 
         assert not is_there(int(line.split()[0]))
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_where_up_is_killed_stopping(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path, deaf={"command": python(STUBBORN)}, gone={"command": python(ENDS)})
     with up(tmp_path, state) as process:

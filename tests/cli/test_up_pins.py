@@ -69,6 +69,7 @@ def call(variables: dict[str, str], *arguments: str, accepting: Any = None) -> A
     return anyio.run(propose)
 
 
+@pytest.mark.thorough
 def test_tool_changed_after_a_restart_is_asked_about(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
     with up(tmp_path, state, *SERVERS) as process:
@@ -132,6 +133,7 @@ def test_pin_off_is_said_in_the_servers_file(tmp_path: Path, state: dict[str, st
     assert not list(Path(state["MEUP_STATE_DIR"]).glob("up/*/meup-tools.lock"))
 
 
+@pytest.mark.thorough
 def test_pins_that_cannot_be_read_keep_a_server_out(tmp_path: Path, state: dict[str, str]) -> None:
     write(tmp_path)
     with up(tmp_path, state, *SERVERS) as process:

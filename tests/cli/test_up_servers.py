@@ -238,6 +238,7 @@ def test_a_file_names_servers_of_a_configuration(tmp_path: Path, state: dict[str
     assert "participants.third: mcp.json has no server of this name" in process.err
 
 
+@pytest.mark.thorough
 def test_server_whose_start_takes_long_is_named(tmp_path: Path, state: dict[str, str]) -> None:
     configure(
         tmp_path, silent={"command": sys.executable, "args": ["-c", "import time; time.sleep(600)"]}
@@ -246,6 +247,7 @@ def test_server_whose_start_takes_long_is_named(tmp_path: Path, state: dict[str,
         process.until("waiting for silent: a server that is downloaded first", stream="err")
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_a_server_that_never_answers(tmp_path: Path, state: dict[str, str]) -> None:
     code = (
         "import os, signal, sys, time;"
@@ -430,6 +432,7 @@ def test_no_tool_of_a_server_is_called_by_an_inbox(tmp_path: Path, state: dict[s
     assert not any(each["method"].startswith("dev.meup/") for each in messages)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("number", "code"),
     [(INTERRUPT, exit_codes.INTERRUPTED), (TERMINATE, exit_codes.TERMINATED)],

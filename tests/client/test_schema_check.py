@@ -125,6 +125,7 @@ def test_what_fails_in_use_is_given_up_once(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.thorough
 def test_a_schema_that_takes_years_is_left_to_its_tool(caplog: pytest.LogCaptureFixture) -> None:
     definitions: JsonObject = {"a0": {"type": "integer"}}
     for number in range(1, 60):

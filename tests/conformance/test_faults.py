@@ -66,6 +66,7 @@ class OneAtATime:
             yield transport
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("2.old_socket_first")
 async def test_the_old_socket_is_closed_before_we_dial_again(gateway: ExistingGateway) -> None:
     """Also where the gateway never answers our close frame: its end would evict the next one."""

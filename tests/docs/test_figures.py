@@ -45,6 +45,7 @@ def test_gateway_limits_are_those_of_the_table(hook: dict[str, Any]) -> None:
     assert shown == [[f"`{row.name}`", row.shown, row.about] for row in LIMIT_ROWS]
 
 
+@pytest.mark.thorough
 def test_limits_of_the_package_are_written_from_its_code(hook: dict[str, Any]) -> None:
     text = (REFERENCE / "limits.md").read_text(encoding="utf-8")
     built = cells_of(hook["on_page_markdown"](text))
@@ -52,6 +53,7 @@ def test_limits_of_the_package_are_written_from_its_code(hook: dict[str, Any]) -
     assert len(built) > 300
 
 
+@pytest.mark.thorough
 def test_classes_for_proposals_are_written_from_the_code(hook: dict[str, Any]) -> None:
     text = (REFERENCE / "glossary.md").read_text(encoding="utf-8")
     written = {cells[0]: cells[1:] for cells in cells_of(hook["on_page_markdown"](text))}

@@ -298,6 +298,7 @@ async def test_one_call_that_asks_twice_is_decided_once() -> None:
         assert len(at.editor.did) == 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "used",
     [

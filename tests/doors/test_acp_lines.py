@@ -393,6 +393,7 @@ async def test_what_came_of_a_permit_is_reported_once(
         assert at.told == [("p", *told)]
 
 
+@pytest.mark.thorough
 async def test_what_waits_has_bounded_bytes() -> None:
     async with wire() as at:
         for number in range(3):

@@ -45,6 +45,7 @@ async def test_a_token_that_may_not_propose_is_denied_by_the_tool() -> None:
     assert NO_OTHER_WAY in said["message"]
 
 
+@pytest.mark.thorough
 async def test_a_token_that_may_not_propose_is_denied_to_an_editors_agent() -> None:
     async with desk(coder=[]) as at:
         permitted, made = await at.prompt(permission(), terminal())

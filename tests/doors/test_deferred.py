@@ -289,6 +289,7 @@ async def until_reported(at: Hooked) -> None:
             report = (await record_of(at)).report
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attended", ["0", "1", None])
 async def test_the_program_sends_away_only_one_without_a_terminal(attended: str | None) -> None:
     with anyio.fail_after(PATIENCE):

@@ -308,6 +308,7 @@ async def test_a_token_that_becomes_void_while_a_request_is_read_asks_nothing() 
 GUESSES = 400
 
 
+@pytest.mark.thorough
 async def test_guesses_of_tokens_do_not_hold_up_an_honest_agent() -> None:
     async with hooked(yes) as at, client(at) as http:
         refused: set[int] = set()

@@ -368,6 +368,7 @@ ALONE = [
 """Examples, as whom each runs, and the beginning of what it says."""
 
 
+@pytest.mark.thorough
 def test_an_example_alone_says_what_it_needs() -> None:
     more = dict.fromkeys(("asker", "guest"), ROLES["proposer"])
     roles = {**ROLES, **more, "author": ROLES["fulfiller"], "admin": [{"kind": "*"}]}

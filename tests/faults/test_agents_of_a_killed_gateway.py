@@ -20,6 +20,7 @@ KILLED_AT = (100, 250)
 """So many calls have been answered when the gateway is killed."""
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("6.journal.kept", "6.resume.once", "6.resume.sent_again")
 @pytest.mark.parametrize("journal", JOURNALS)
 async def test_each_call_is_handled_once_and_answered(tmp_path: Path, journal: str) -> None:

@@ -36,6 +36,7 @@ def fit(soft: int, hard: int, connections: int, level: str = "WARNING") -> list[
     return done.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_the_process_is_allowed_what_the_connections_need() -> None:
     (said,) = fit(128, 1_000, 100)
     # A connection, its share of the handshakes and a caller by HTTP: 225, and some for the rest.
@@ -52,6 +53,7 @@ def test_enough_is_left_as_it_is() -> None:
     assert fit(900, 900, 10) == ["900 10"]
 
 
+@pytest.mark.thorough
 def test_nobody_is_warned_of_a_default_that_does_not_fit() -> None:
     most = GatewayLimits().max_connections
     assert fit(128, 289, most) == ["289 100"]

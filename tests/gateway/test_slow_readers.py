@@ -132,6 +132,7 @@ def test_a_stream_that_has_ended_makes_room_for_another(kind: str) -> None:
             assert any(it.read_events("carol") == 200 for _ in range(10_000))
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.queues")
 @pytest.mark.limit("max_gateway_queued_bytes")
 def test_of_all_that_wait_the_participant_with_most_is_dropped_first(kind: str) -> None:

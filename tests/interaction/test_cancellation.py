@@ -246,6 +246,7 @@ async def test_a_stranger_s_cause_is_taken_with_care(meeting: Meeting, notes: No
         await until(lambda: is_idle(tools_space))
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("race.many_unknown_cancels")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # it is long, and no loop's own matter
 async def test_thousands_of_cancels_for_nothing_disturb_nobody(

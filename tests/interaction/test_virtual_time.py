@@ -219,6 +219,7 @@ async def test_a_proposer_that_comes_back_loses_nothing(meeting: InMemory, notes
         assert proposal.state is ProposalState.FULFILLED
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("5.request.running.sender_leaves")
 async def test_a_caller_that_was_away_for_long_is_told_that_its_call_was_ended(
     meeting: InMemory, notes: Notes

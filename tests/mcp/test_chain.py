@@ -99,6 +99,7 @@ async def test_calls_that_are_allowed(mode: str, tmp_path: Path) -> None:
         bridge.wait_for("slow: wait for 'alice'")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
 async def test_calls_that_a_reviewer_edits(mode: str, tmp_path: Path) -> None:
     async with chain("bob", mode, tmp_path) as (client, bridge):

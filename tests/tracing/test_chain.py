@@ -55,6 +55,7 @@ async def test_allowed_call_is_one_trace_and_an_approval_is_linked(tmp_path: Pat
     assert approved == [each.format(call="meup.proposal") for each in WHOLE[:3]]
 
 
+@pytest.mark.thorough
 async def test_approval_is_one_trace_where_proposers_are_trusted(tmp_path: Path) -> None:
     spans = await run_chain(tmp_path, "trust", "bob")
     expected = [each.format(call="meup.proposal") for each in WHOLE]

@@ -125,6 +125,7 @@ print([name for name in sys.modules if name.partition(".")[0] == "opentelemetry"
 """
 
 
+@pytest.mark.thorough
 def test_off_means_that_nothing_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", OFF], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("1\n[]\n", "")

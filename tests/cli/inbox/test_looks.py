@@ -38,6 +38,7 @@ PAST = [
 WIPE = {"disk": "sda1", "note": "first\n  second\x1b[2J\n", "wr\u0456te": [1, {"a": None}]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [(120, 30), (80, 24), (40, 10)], ids=lambda size: str(size[0]))
 async def test_one_decision_with_all_that_it_is_made_by(size: tuple[int, int]) -> None:
     """The call, the last similar one, the proposer's last ten, the tool's words, the dangers."""

@@ -246,6 +246,7 @@ async def says(client: ClientConnection, number: int) -> None:
     assert [each["id"] for each in await hear_chats(client, 1)] == [str(number)]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("steady")
 async def test_when_one_is_killed_its_spaces_move_and_no_others(
     tmp_path: Path, ports: list[int]

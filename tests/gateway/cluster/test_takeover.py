@@ -364,6 +364,7 @@ async def test_one_that_sleeps_for_an_hour_is_replaced_and_waits_when_it_wakes(
         assert await anyio.to_thread.run_sync(first.end, signal.SIGTERM) == exit_codes.OK
 
 
+@pytest.mark.thorough
 async def test_an_output_log_is_refused_where_gateways_are_several(
     config: Config, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def lost_by(membership: ClusterMembership, patch: pytest.MonkeyPatch) -> list[st
     return lost
 
 
+@pytest.mark.thorough
 async def test_one_that_slept_for_an_hour_finds_the_other_there(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +119,7 @@ async def test_one_that_slept_for_an_hour_learns_that_the_other_has_ended(
         assert lost == ["has ended"]
 
 
+@pytest.mark.thorough
 async def test_one_that_hears_nothing_not_even_itself_suspects_nobody(
     path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:

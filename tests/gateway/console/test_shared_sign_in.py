@@ -132,6 +132,7 @@ async def test_a_link_opens_one_session_at_any_gateway(config: Config) -> None:
         assert await enter(await second.browser(), guessed) == 403
 
 
+@pytest.mark.thorough
 async def test_who_is_known_stays_signed_in_while_nats_is_away(tmp_path: Path) -> None:
     server = NatsServer()
     try:

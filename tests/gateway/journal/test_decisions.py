@@ -18,6 +18,7 @@ import pytest
 from meup_agent import ProposalState
 from meup_agent.gateway import JournalConfig
 from meup_agent.protocol.wire.envelope import rfc3339
+from tests.effort import scaled
 from tests.gateway.journal.conftest import Clock, change, handed_over, opened, read, settled
 from tests.gateways import SEGMENT_ENTRIES, Archive, DecisionQuery, SqliteJournal
 from tests.patience import PATIENCE
@@ -219,7 +220,7 @@ async def check_begin(journal: SqliteJournal, whole: Audit, most: int) -> None:
 
 
 @pytest.mark.rule("9.decisions")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(scaled(4)))
 @pytest.mark.parametrize("max_age", [None, 15.0])
 async def test_the_table_and_the_index_say_what_the_fold_says(
     path: Path, clock: Clock, max_age: float | None, seed: int

@@ -171,6 +171,7 @@ async def following(config: NatsConfig, clock: Clock) -> AsyncGenerator[Follower
         journal.abandon()
 
 
+@pytest.mark.thorough
 async def test_what_is_new_is_handed_over_and_asked_for_after_a_break(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,6 +509,7 @@ async def said_at_last(gateway: RunningGateway, token: str, number: str) -> None
             await anyio.sleep(0.05)
 
 
+@pytest.mark.thorough
 async def test_one_space_that_fails_stops_alone_and_goes_on_later(path: Path, clock: Clock) -> None:
     config = with_another_space(on_nats(path))
     place = config.journal.nats
@@ -724,6 +726,7 @@ def test_servers_that_are_not_there_are_named(path: Path, monkeypatch: pytest.Mo
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.thorough
 def test_nobody_is_told_who_we_are_without_tls_that_is_wanted(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -734,6 +737,7 @@ def test_nobody_is_told_who_we_are_without_tls_that_is_wanted(
         ENGINES["nats"].check(JournalConfig(nats=config), 1)
 
 
+@pytest.mark.thorough
 async def test_listed_permissions_are_all_that_it_needs(
     path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

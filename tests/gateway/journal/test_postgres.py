@@ -231,6 +231,7 @@ async def test_one_that_is_replaced_while_it_forgets_learns_it(
             assert ids(await read(second)) == ["1"]
 
 
+@pytest.mark.thorough
 async def test_only_one_has_it(config: PostgresConfig, clock: Clock) -> None:
     first_one = replace(config, node="first")
     async with journal_at(first_one, clock) as first:
@@ -296,6 +297,7 @@ async def test_what_waits_while_the_server_is_away_is_kept_once(
         server.close()
 
 
+@pytest.mark.thorough
 async def test_a_server_that_hangs_is_told_of_and_goes_on(path: Path, clock: Clock) -> None:
     server = PostgresServer()
     try:

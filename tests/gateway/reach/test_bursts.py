@@ -87,6 +87,7 @@ def test_what_comes_later_is_told_after_a_pause_under_the_same_burst() -> None:
     assert again.id != told.id
 
 
+@pytest.mark.thorough
 def test_a_flood_is_one_notice_in_a_pause() -> None:
     service = Service()
     waiting = [proposal(proposer=f"p{number % 7}") for number in range(1_000)]

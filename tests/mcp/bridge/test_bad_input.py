@@ -183,6 +183,7 @@ async def test_what_cannot_be_answered_is_refused_at_once() -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.thorough
 async def test_a_server_that_asks_without_an_end_is_refused() -> None:
     agent = Agent("caller")
 

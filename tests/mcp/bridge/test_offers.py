@@ -37,6 +37,7 @@ def answering() -> Agent:
     return agent
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("way", "mode"),
     [

@@ -220,6 +220,7 @@ async def test_change_holds_across_a_restart(scene: Scene, restarted: bool) -> N
         assert await call(scene.you, "read", {})
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("5.pins.ask")
 @pytest.mark.parametrize(
     ("tool", "difference"),

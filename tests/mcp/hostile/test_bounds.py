@@ -171,6 +171,7 @@ async def asks_for_ever(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
 
 
+@pytest.mark.thorough
 async def test_a_server_over_http_that_asks_for_ever_is_ended_with_its_reason() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":

@@ -79,6 +79,7 @@ async def test_a_tool_that_was_carried_out_does_not_pass_for_one_that_was_not(mo
     assert result.meta["x.y/z"] == 1
 
 
+@pytest.mark.thorough
 async def test_changes_without_an_end_are_told_at_a_pace() -> None:
     """Each has a client ask for its lists anew."""
     agent, told = Agent("evil"), 0

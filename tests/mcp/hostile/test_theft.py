@@ -210,6 +210,7 @@ async def calls_lost_in(mode: str, *, proposed: bool) -> str:
     return texts[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", MODES)
 async def test_calls_whose_gateway_is_started_again_end_in_words(mode: str) -> None:
     assert "tool_wait" in await calls_lost_in(mode, proposed=True)

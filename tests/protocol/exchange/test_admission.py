@@ -332,6 +332,7 @@ def test_requests_that_refer_to_something_else_are_not_fulfillments(me: Peer) ->
     assert len(starts(me.request("carol", "c1", fulfills="a chat"))) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("4.4.flood")
 def test_a_flood_of_bytes_pushes_out_its_own(me: Peer) -> None:
     me.proposal("alice", "p1")

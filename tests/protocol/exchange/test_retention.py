@@ -60,6 +60,7 @@ def test_what_is_pending_is_known_for_as_long_as_it_is(me: Peer) -> None:
         me.begins_request(fulfills=ProposalKey("alice", "p1"))
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("5.memory.bounded")
 def test_large_proposals_and_their_fulfillments_are_bounded_in_bytes(me: Peer) -> None:
     large = {"name": "write", "arguments": {"text": "x" * (1024 * 1024)}}
@@ -107,6 +108,7 @@ def test_timers_of_what_has_ended_are_forgotten(me: Peer) -> None:
     assert not me.table.is_open(kept)
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("5.memory.open_is_kept")
 def test_proposals_that_are_handled_push_out_nothing_new_of_our_own(me: Peer) -> None:
     large: dict[str, Any] = {"name": "write", "arguments": {"text": "x" * 4_150_000}}

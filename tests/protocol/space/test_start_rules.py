@@ -130,6 +130,7 @@ def test_only_what_begins_an_exchange_claims_an_id_or_is_kept_back_by_one(here: 
     accept(here.propose("alice", "unknown"))  # named by another, and begun by nobody
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.ids.claimed", "3.ids.not_pending")
 def test_who_begins_much_loses_their_own_claims_alone(here: Here) -> None:
     accept(here.propose("alice", "hers"))
@@ -145,6 +146,7 @@ def test_who_begins_much_loses_their_own_claims_alone(here: Here) -> None:
     refuse(here.propose("carol", "mine1"), "id_in_use")
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.ids.claimed")
 def test_what_is_open_keeps_its_id_however_much_comes_after(here: Here) -> None:
     accept(here.propose("alice", "hers"))

@@ -182,6 +182,7 @@ def test_a_withdraw_is_one_where_no_rejection_ended_the_wait(by: str, meta: dict
     assert state_told(scene, proposal) == "withdrawn"
 
 
+@pytest.mark.thorough
 def test_a_flood_of_ended_proposals_with_late_deadlines_is_sorted_out() -> None:
     scene = Scene(announce_withdrawals=True)
     for _ in range(2 * SPARE_DEADLINES):
