@@ -53,6 +53,7 @@ from meup_agent.cli.up.state import (
     digest_of,
     guard_folder,
     guard_lock,
+    journal_path,
     keep_token,
     list_running,
     make_folder,
@@ -444,10 +445,11 @@ def _leave_gateway(gateway: _Gateway, record: GuardRecord) -> None:
     elif owner is not None:
         _stop(gateway, owner)
         sys.stdout.write(f"the gateway at {owner.url} is stopped\n")
-    if not is_asked and gateway.folder.exists():
+    kept = (journal_path(gateway.servers), gateway.folder, guard_folder())
+    if not is_asked and any(each.exists() for each in kept[:2]):
+        named = ", ".join(str(each) for each in kept if each.exists())
         sys.stdout.write(
-            f"who decided what stays in {gateway.folder}, and what was chosen in"
-            f" {guard_folder()}: delete them when you need them no more\n"
+            f"who decided what stays, with tokens and choices, for you to delete: {named}\n"
         )
 
 

@@ -82,7 +82,8 @@ def server_lists(agent: str, project: Path | None = None) -> Iterator[ServerList
     if agent in known:
         path, key, name = known[agent]
         yield ServerList(agent, path, key)
-        if project is not None and name:
+        # In the home folder both are one file.
+        if project is not None and name and project / name != path:
             yield ServerList(agent, project / name, key, project)
 
 

@@ -116,7 +116,7 @@ def test_twice_is_once_and_remove_leaves_what_was_there(full: Home) -> None:
     assert (full.path / ".claude/settings.json").read_text() == FILES[".claude/settings.json"]
     assert (full.path / ".codex/config.toml").read_text() == FILES[".codex/config.toml"]
     assert not [*full.path.rglob("*.before-meup*")]
-    assert f"who decided what stays in {full.state}" in removed.stdout
+    assert f"for you to delete: {full.state}" in removed.stdout
     for name in (".cursor/hooks.json", ".gemini/settings.json"):
         left, before = full.json(name), json.loads(FILES[name])
         assert {**left, "hooks": left.get("hooks", {})} == {
@@ -374,7 +374,10 @@ def test_the_gateway_runs_with_a_participant_for_each_agent(full: Home) -> None:
         assert {"claude-code", "codex", "gemini"} <= owner["token_files"].keys()
         assert "copilot" not in owner["token_files"]
         assert "still runs" in full.guard("remove", "gemini", "codex").stdout
-        assert "is stopped\n" in full.guard("remove").stdout
+        removed = full.guard("remove").stdout
+        assert "is stopped\n" in removed
+        assert f"for you to delete: {full.state / 'up'}" in removed
+        assert ".journal.db, " in removed
         with pytest.raises(ProcessLookupError):
             os.kill(owner["process"], 0)
     finally:

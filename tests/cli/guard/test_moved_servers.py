@@ -62,6 +62,7 @@ def at_gateway(home: Home) -> dict[str, Any]:
 def test_servers_are_moved_and_put_back_as_they_were(home: Home) -> None:
     done = home.guard("--yes", "--no-start")
     assert (done.returncode, done.stderr) == (exit_codes.OK, "")
+    assert "--project" not in done.stdout  # in the home folder its files are the user's
     assert at_gateway(home) == {
         "files": ENTRY,
         "files-codex": {"command": "sh", "args": ["other"], "env": {"A": "b"}},
