@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from websockets.asyncio.client import ClientConnection
 
+from meup_agent import Agent, Space
+from meup_agent.approval import Reviewer
 from meup_agent.errors import ConfigurationError
 from meup_agent.gateway import Config, GatewayLimits, SpaceConfig, TlsConfig
 from tests.gateway.conftest import envelope
@@ -33,6 +35,7 @@ from tests.gateways import (
     new_token,
     participant,
     serve,
+    websocket_connector,
 )
 from tests.patience import PATIENCE
 
@@ -141,6 +144,47 @@ async def test_one_who_is_not_listed_any_more_leaves_and_a_new_one_comes() -> No
         async with member(gateway, "bob") as again:
             await still_there(again, "bob")
         await still_there(ann, "ann")
+
+
+@pytest.mark.rule("3.reload", "5.votes.removed")
+@pytest.mark.parametrize("is_here", [True, False])
+async def test_the_vote_of_one_who_is_not_listed_any_more_is_taken_back(
+    is_here: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("rules: [{quorum: {tool: add, of: 2, among: [ann, bob, eve]}}]\nend: true\n")
+    tools = Agent("tools")
+    tools.tool(add)
+    names = ("tools", "reviewer", "proposer", *NAMES)
+    tokens = {name: new_token() for name in names}
+    before = config({name: (ALL, (tokens[name],)) for name in names})
+    after = config({name: (ALL, (tokens[name],)) for name in names if name != "ann"})
+    with anyio.fail_after(PATIENCE):
+        async with serve(before) as gateway, AsyncExitStack() as stack:
+
+            def join(agent: Agent | Reviewer, name: str) -> AbstractAsyncContextManager[Space]:
+                dial = websocket_connector(gateway.url, space="demo")
+                return agent.join(dial, token=tokens[name])
+
+            await stack.enter_async_context(join(tools, "tools"))
+            await stack.enter_async_context(join(Reviewer(path), "reviewer"))
+            proposer = await stack.enter_async_context(join(Agent("proposer"), "proposer"))
+            bob = await stack.enter_async_context(join(Agent("bob"), "bob"))
+            call = proposer.propose("tools", "add", {"a": 1}, ttl=None, to="reviewer")
+            proposal = await stack.enter_async_context(call)
+            about = {"proposal": proposal.id, "proposer": "proposer", "vote": "approve"}
+            async with join(Agent("ann"), "ann") as ann:
+                found = await ann.request("reviewer", "dev.meup/vote", about)
+                assert found["votes"] == {"ann": "approve"}
+                if is_here:
+                    gateway.reload(after)
+            gateway.reload(after)
+            found = await bob.request("reviewer", "dev.meup/vote", about)
+            assert (found["votes"], found["outcome"]) == ({"bob": "approve"}, "open")
+
+
+async def add(a: int) -> int:
+    return a
 
 
 @pytest.mark.rule("3.reload", "3.manage.rests")

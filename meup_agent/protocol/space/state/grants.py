@@ -445,6 +445,11 @@ class SpaceManager:
         """True for a participant that was removed, and not invited again."""
         return participant in self._kicked
 
+    @property
+    def gone(self) -> frozenset[str]:
+        """Participants that the configuration had, and has no more."""
+        return self._gone
+
     def may_acknowledge(self, participant: str, grants: tuple[str, ...]) -> bool:
         return any(participant in self._granted.under(grant).values() for grant in grants)
 

@@ -744,6 +744,7 @@ class SpaceState:
         """Take over the participants of a configuration that was read again (PROTOCOL 7)."""
         self.open.at = at
         expired = self.expire(at)
+        gone = self.management.gone
         done = self.management.reconfigure(participants)
         leaving = tuple(each.participant for each in done.then if isinstance(each, Disconnect))
         welcomes, then, facts = self._follow_changes(done.changed, leaving, at)
@@ -752,6 +753,8 @@ class SpaceState:
             # No envelope asked for it, so what holds from now on stands with the first update.
             update = self._announce_update((*done.changed, *leaving)[0])
             told.append(msgspec.structs.replace(update, facts=(*done.facts, *facts)))
+        # Also of those who are away: a reviewer takes back what they have voted.
+        told += [self._announce_update(each) for each in leaving if each not in gone]
         return [*welcomes, *expired, *told, *then, *done.then]
 
     def _follow_changes(
