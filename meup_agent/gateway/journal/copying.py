@@ -286,8 +286,10 @@ async def copy_journal(
     if target.path is not None:
         to = _FileTarget(target, target.path)
     with _source(source) as origin:
-        spaces = origin.spaces
-        held = _held(origin, spaces)
+        # Without those in which nothing was said: a server has them, and a file does not.
+        found = _held(origin, origin.spaces)
+        held = {space: it for space, it in found.items() if any(it) or origin.latest(space)}
+        spaces = list(held)
         contents = {space: _Content() for space in spaces}
         streams = {space: _entries(origin, space) for space in spaces}
         fold: dict[str, SpaceState] = {}
