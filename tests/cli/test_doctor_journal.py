@@ -69,6 +69,8 @@ def test_a_journal_before_and_while_a_gateway_runs(tmp_path: Path) -> None:
         assert now["streams"] == (True, "1 of 1 spaces have one")
         assert now["gateway"] == (True, "here owns demo")
         assert now["spaces"] == (True, "each has an owner")
+        with gateway(file):
+            assert said(file)["gateway"][1].endswith("; another one has its name")
         other = said(write(tmp_path, token="token-of-another"), exit_codes.FAILED)
         assert other["gateway"][0] is False
         assert "it has other spaces.demo than this file" in other["gateway"][1]

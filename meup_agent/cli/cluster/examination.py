@@ -263,10 +263,15 @@ class _Journal:
             missing = sorted(each for each in own.keys() - theirs if each.startswith("spaces."))
             if missing:
                 said += f"; it does not have {name_some(missing, 4)}"
-            advice = "give all the same file; they read participants again by `meup gateway reload`"
-            yield Check(
-                "gateway", not differing, visible(said, MAX_SAID), advice if differing else ""
-            )
+            advice = ""
+            if differing:
+                advice = (
+                    "give all the same file; they read participants again by `meup gateway reload`"
+                )
+            elif [each.node for each in beats].count(beat.node) > 1:
+                said += "; another one has its name"
+                advice = "give each a name of its own (journal.nats.node): spaces are shared by it"
+            yield Check("gateway", not differing, visible(said, MAX_SAID), advice)
         lost = [each.id for each in self._config.spaces if owner_of(each.id, beats) is None]
         if lost:
             advice = "the logs of the gateways, and their /readyz, say why"
