@@ -100,6 +100,22 @@ def test_what_comes_too_late_or_again_is_called_so() -> None:
     assert lines(PROPOSAL, REQUEST, WITHDRAW, late)[3].endswith("withdrawn")
 
 
+@pytest.mark.parametrize(
+    ("outcome", "last"), [("completed", "fulfilled"), ("failed", "failed"), ("not_run", "failed")]
+)
+def test_the_report_of_a_permit_says_what_came_of_it(outcome: str, last: str) -> None:
+    meta = {payloads.TARGET: "ann", payloads.DOOR: {"agent": "codex"}}
+    asked = {"method": "tools/call", "params": {"name": "Bash", "arguments": {}, "_meta": meta}}
+    permit = {"content": [], "_meta": {payloads.PERMITTED: True}}
+    shown = lines(
+        said("mcp/proposal", asked, "ann", id="p"),
+        said("mcp/request", {"id": 1, **asked}, "rev", "ann", about="p", id="r"),
+        said("mcp/response", {"id": 1, "result": permit}, "ann", "rev", about="r"),
+        said("mcp/report", {"outcome": outcome}, "ann", about="p"),
+    )
+    assert states(shown) == ["pending", "in progress", "permitted", last]
+
+
 LONG = "what is to be written there, all of it, and " * 6 + "END"
 
 

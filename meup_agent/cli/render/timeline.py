@@ -49,6 +49,7 @@ from meup_agent.protocol.audit import IGNORED_DROPS, Ignored
 from meup_agent.protocol.capability import compile_kind
 from meup_agent.protocol.exchange import Drop, ExchangeTable
 from meup_agent.protocol.proposals import (
+    UNPERMITTED,
     Folded,
     ProposalEntry,
     ProposalEvent,
@@ -62,14 +63,13 @@ from meup_agent.protocol.wire.outcomes import Rejection
 from meup_agent.protocol.wire.payloads import (
     EDITED,
     PROGRESS_TOKEN,
-    as_object,
     changes,
+    is_failure,
     is_refusal,
     read_call,
-    read_response,
 )
 from meup_agent.protocol.wire.ttl_map import TTLMap
-from meup_agent.wording import FAILED, IGNORED, STATES, shown_name
+from meup_agent.wording import FAILED, IGNORED, STATES, shown_name, state_name
 
 if TYPE_CHECKING:
     from meup_agent.client.space import Space
@@ -122,8 +122,6 @@ class ExchangeObserver:
         self._calls: TTLMap[tuple[str, str], Observation] = recent()
         self._seen: TTLMap[tuple[str, str, int], bool] = recent()
         self._open: TTLMap[tuple[str, str], bool] = recent()
-        # Fulfilled proposals, and whether their answer was an error: the table has one word.
-        self._failed: TTLMap[ProposalKey, bool] = recent()
 
     def observe(self, envelope: Envelope, now: float) -> Observation:
         """Take the next envelope in."""
@@ -196,13 +194,13 @@ class ExchangeObserver:
                 return self._end(key, "cancelled", now) if _is_cancel(envelope) else ""
             case kinds.MCP_REQUEST:
                 self._open.put(key, True, now)
-                return self._state_of(folded.record, now)
+                return _state_of(folded.record)
             case kinds.MCP_RESPONSE:
                 return self._state_after_response(envelope, part, folded, now)
             case kinds.MCP_REJECT:
                 return REJECTED if folded.was_pending else TOO_LATE
-            case kinds.MCP_PROPOSAL | kinds.MCP_WITHDRAW:
-                return self._state_of(folded.record, now)
+            case kinds.MCP_PROPOSAL | kinds.MCP_WITHDRAW | kinds.MCP_REPORT:
+                return _state_of(folded.record)
             case _:
                 return ""
 
@@ -218,25 +216,21 @@ class ExchangeObserver:
         self, response: Envelope, part: str, folded: Folded, now: float
     ) -> str:
         ends = [self._end((name, part), "", now) for name in response.to]
-        result, error = read_response(response.payload)
-        failed = error is not None or as_object(result).get("isError") is True
         record = folded.record
         if record is not None and folded.was_pending and not record.state.is_pending:
-            self._failed.put(record.key, failed, now)
-            return self._state_of(record, now)
+            return _state_of(record)
         if is_refusal(response.payload):
             return REFUSED
         if TOO_LATE in ends:
             return TOO_LATE
-        return FAILED if failed else self._state_of(record, now)
+        return FAILED if is_failure(response.payload) else _state_of(record)
 
-    def _state_of(self, record: ProposalEntry | None, now: float) -> str:
-        if record is None:
-            return ""
-        is_fulfilled = record.state is ProposalState.FULFILLED
-        return (
-            FAILED if is_fulfilled and self._failed.get(record.key, now) else STATES[record.state]
-        )
+
+def _state_of(record: ProposalEntry | None) -> str:
+    if record is None:
+        return ""
+    ran_anyway = record.report is not None and record.state in UNPERMITTED
+    return state_name(record.state, failed=record.has_failed, ran_anyway=ran_anyway)
 
 
 def _is_edited(envelope: Envelope, folded: Folded) -> bool:
