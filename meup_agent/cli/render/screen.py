@@ -761,7 +761,9 @@ class InboxFrame(App[None]):
         may: frozenset[Verb] = frozenset() if item is None else item.may
         said: list[tuple[str, str, str]] = []
         if may & {Verb.APPROVE, Verb.VOTE} or self.marked:
-            what = f"approve {len(self.marked)} marked" if self.marked else "approve"
+            what = "approve" if Verb.APPROVE in may else "vote for it"
+            if self.marked:
+                what = f"approve {len(self.marked)} marked"
             said.append(("a", what, "bold white on #1f7a3a"))
         if Verb.APPROVE in may:
             if item is not None and item.takes_edits:

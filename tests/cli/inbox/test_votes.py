@@ -46,6 +46,7 @@ async def test_two_keys_vote_and_a_vote_may_be_changed(policy: Path) -> None:
     async with voting(policy) as (d, proposal):
         assert "asked by four eyes (rule 1) of second" in d.text("#card")
         assert "not yet: reviewer, deep" in d.text("#card")
+        assert " a  vote for it " in d.text("#keys")
         assert " v  vote" in d.text("#keys")
         assert " e  edit" not in d.text("#keys")
         await d.press("v")
