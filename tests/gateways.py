@@ -50,12 +50,9 @@ from meup_agent.transport.base import (
     Transport,
     runs_on_asyncio,
 )
-from meup_agent.transport.connect_failure import (
-    ForeignListener,
-    cannot_connect,
-    check_listener,
-)
+from meup_agent.transport.connect_failure import cannot_connect
 from meup_agent.transport.http import open_client
+from meup_agent.transport.listener_owner import ForeignListener, check_listener
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
 from meup_agent.transport.urls import (
     short_path,

@@ -146,4 +146,4 @@ def tell_by_tables(monkeypatch: pytest.MonkeyPatch, folder: Path | None = None) 
     """Have a kernel that answers nothing about sockets, and its tables, or those of a folder."""
     monkeypatch.setattr(socket, "AF_NETLINK", 99)
     if folder is not None:
-        monkeypatch.setattr("meup_agent.transport.connect_failure.TABLES", folder)
+        monkeypatch.setattr("meup_agent.transport.listener_owner.TABLES", folder)

@@ -51,13 +51,8 @@ from meup_agent.protocol.wire.membership import WELCOME_KEY, Guarantees
 from meup_agent.protocol.wire.payloads import TOOL_CALL, as_object, one_or_more, unwrapped
 from meup_agent.session.settings import Settings
 from meup_agent.transport.base import CloseInfo, Transport
-from meup_agent.transport.connect_failure import (
-    ForeignListener,
-    reason_for,
-    untrusted,
-    with_tls,
-    without_tls,
-)
+from meup_agent.transport.connect_failure import reason_for, untrusted, with_tls, without_tls
+from meup_agent.transport.listener_owner import ForeignListener
 from meup_agent.transport.urls import (
     handshake_url,
     short_path,

@@ -1,8 +1,8 @@
 """``meup-hook AGENT``: a coding agent's hook as a program, over the gateway's Unix socket or port.
 
-It hands what the host says on stdin to the gateway, and the answer to stdout. It imports nothing of
-the package: a host starts it before every call. Whatever goes wrong, it ends as its host takes for
-a no: words on stderr and exit code 2, and for hosts that read only stdout a denial there.
+It hands what the host says on stdin to the gateway, and the answer to stdout. A host starts it
+before every call, so it imports little. Whatever goes wrong, it ends as its host takes for a no:
+words on stderr and exit code 2, and for hosts that read only stdout a denial there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import signal
 import socket
 import sys
 import time
+
+from meup_agent.transport.listener_owner import ForeignListener, check_listener
 
 SETTINGS = ("MEUP_HOOK_URL", "MEUP_URL")
 AGENTS = ("claude-code", "codex", "cursor", "copilot", "gemini")
@@ -70,6 +72,8 @@ def main() -> None:
         _tell(agent, answer, given, said)
     except Failed as error:
         _end(agent, str(error), watches)
+    except ForeignListener as error:
+        _end(agent, f"{error}; {error.advice}", watches)
     except Exception as error:
         _end(agent, f"{type(error).__name__}: {error}", watches)
     except KeyboardInterrupt:
@@ -149,6 +153,7 @@ def ask(agent: str, options: dict[str, str], said: bytes) -> str:
         query += "&untold=1"
     connection, host = _dial(url)
     with connection:
+        check_listener(connection)
         head = (
             f"POST /hooks/{agent}?{query} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
             f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\n"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.transport.connect_failure import check_listener, explained
+from meup_agent.transport.connect_failure import explained
+from meup_agent.transport.listener_owner import check_listener
 from meup_agent.transport.urls import (
     check_headers,
     short_path,

@@ -12,11 +12,8 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
 from meup_agent.transport.base import STREAM_MARK
-from meup_agent.transport.connect_failure import (
-    check_listener,
-    explained,
-    is_authenticated,
-)
+from meup_agent.transport.connect_failure import explained
+from meup_agent.transport.listener_owner import check_listener, is_authenticated
 
 if TYPE_CHECKING:
     from asyncio import Task, TimerHandle

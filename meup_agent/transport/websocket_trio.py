@@ -15,11 +15,8 @@ from websockets.protocol import State
 from websockets.trio.client import ClientConnection, connect
 
 from meup_agent.transport.base import STREAM_MARK, background_tasks
-from meup_agent.transport.connect_failure import (
-    check_listener,
-    explained,
-    is_authenticated,
-)
+from meup_agent.transport.connect_failure import explained
+from meup_agent.transport.listener_owner import check_listener, is_authenticated
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine

@@ -9,6 +9,7 @@ import sys
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
@@ -22,6 +23,7 @@ from meup_agent.protocol.wire.payloads import EXPLAINED
 from tests.doors.hooked import Decide, Hooked, client, hooked, proposed, settled
 from tests.interaction.people import until
 from tests.patience import PATIENCE
+from tests.strangers import STRANGER, stranger
 
 pytestmark = pytest.mark.anyio
 
@@ -654,7 +656,21 @@ def test_the_program_reads_a_flood_to_its_end_and_sends_none_of_it(agent: str) -
     assert "more than 2097152 bytes" in err
 
 
-def test_the_program_loads_nothing_of_the_package() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose a socket is")
+@pytest.mark.parametrize("way", ["port", "socket"])
+def test_the_program_sends_another_user_nothing(way: str) -> None:
+    with TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        path = Path(name, "gateway.sock") if way == "socket" else None
+        with stranger(path=path) as other:
+            url = f"unix://{path}" if path else f"http://127.0.0.1:{other.port}"
+            code, out, err = run_hook("claude-code", {}, MEUP_URL=url, MEUP_TOKEN="secret")
+            _, heard = other.hear()
+    assert (code, out, heard) == (2, "", "b''")
+    assert f"the user {STRANGER} listens at {path or f'127.0.0.1:{other.port}'}, and was" in err
+
+
+def test_the_program_loads_little() -> None:
     script = (
         "import sys, meup_agent.doors.hook_client;"
         "print([m for m in sys.modules if m in ('anyio', 'msgspec', 'asyncio', 'ssl', 'typing')])"

@@ -253,7 +253,7 @@ def test_a_user_without_a_number_here_is_not_ours(
     monkeypatch.setattr(os, "geteuid", lambda: 65534)
     write(tables / "tcp", (LISTENER, "0A", 65534, 7), (CONNECTION, "01", 65534, 8))
     check_listener(Made())
-    monkeypatch.setattr("meup_agent.transport.connect_failure.USER_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr("meup_agent.transport.listener_owner.USER_MAP", tmp_path / "uid_map")
     (tmp_path / "uid_map").write_text("         0       1000          1\n")
     with pytest.raises(ForeignListener):
         check_listener(Made())
