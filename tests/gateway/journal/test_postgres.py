@@ -525,6 +525,10 @@ def _nobody_listens(config: PostgresConfig) -> PostgresConfig:
     return replace(config, url="postgresql://meup@127.0.0.1:1/postgres")
 
 
+def _neither_listens(config: PostgresConfig) -> PostgresConfig:
+    return replace(config, url="postgresql://meup@127.0.0.1:1,127.0.0.2:1/postgres")
+
+
 def _no_address(config: PostgresConfig) -> PostgresConfig:
     return replace(config, url="postgres//meup:s3cret@127.0.0.1/x")
 
@@ -565,6 +569,7 @@ def _other_tables(config: PostgresConfig) -> PostgresConfig:
     ("spoil", "said"),
     [
         (_nobody_listens, r"at 127.0.0.1:1/postgres .* cannot be reached \(.*refused"),
+        (_neither_listens, r"at 127.0.0.1:1,127.0.0.2:1/postgres .* cannot be reached"),
         (_no_address, r"^journal.postgres.url: expected the address of a database"),
         (_at_in_password, r"'@' or '/' within its password is written %40 or %2F"),
         (_slash_in_password, r"'@' or '/' within its password is written %40 or %2F"),

@@ -275,9 +275,14 @@ def place_of(config: PostgresConfig) -> str:
     """The server and the schema, for people; without a password."""
     parts = _read_address(config)
     where = parts.get("host") or parts.get("hostaddr") or parts.get("service") or "this machine"
-    port = f":{parts['port']}" if "port" in parts else ""
+    hosts, ports = where.split(","), str(parts.get("port", "")).split(",")
+    # One port is that of all.
+    each_port = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    at = ",".join(
+        f"{host}:{port}" if port else host for host, port in zip(hosts, each_port, strict=True)
+    )
     name = f"/{parts['dbname']}" if "dbname" in parts else ""
-    return f"PostgreSQL at {where}{port}{name} (schema {config.schema})"
+    return f"PostgreSQL at {at}{name} (schema {config.schema})"
 
 
 def reason_of(error: BaseException) -> str:
