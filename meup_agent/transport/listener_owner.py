@@ -26,11 +26,11 @@ if TYPE_CHECKING:
         @property
         def family(self) -> int: ...
 
-        def getsockname(self) -> object:
+        def getsockname(self) -> Any:
             """The address of this end."""
             ...
 
-        def getpeername(self) -> object:
+        def getpeername(self) -> Any:
             """The address of the other end."""
             ...
 
@@ -90,7 +90,7 @@ def check_listener(connection: ConnectedSocket) -> None:
     if sys.platform != "linux":
         return
     if connection.family == socket.AF_UNIX:
-        where = os.fsdecode(connection.getpeername())  # type: ignore[arg-type]
+        where = os.fsdecode(connection.getpeername())
         _check_user(_peer_credentials(connection), where)
         return
     own, peer = Endpoint.of(connection.getsockname()), Endpoint.of(connection.getpeername())
@@ -186,16 +186,17 @@ class Endpoint:
         self.port = port
 
     @classmethod
-    def of(cls, name: object) -> Endpoint:
+    def of(cls, name: Any) -> Endpoint:
         """The endpoint that a socket names.
 
         Raises:
             OSError: It names none, so it is not connected any more.
         """
-        if not isinstance(name, tuple):
-            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
-        parts: tuple[Any, ...] = name
-        host, port = str(parts[0]).partition("%")[0], int(parts[1])
+        try:
+            host, port = name[:2]
+        except (TypeError, ValueError):
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN)) from None
+        host = host.partition("%")[0]
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return cls(socket.inet_pton(family, host).removeprefix(_MAPPED), port)
 
