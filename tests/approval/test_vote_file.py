@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import product
 from pathlib import Path
 
@@ -28,11 +28,8 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def opened(path: Path) -> Generator[VoteFile]:
-    file = VoteFile(path)
-    try:
+    with closing(VoteFile(path)) as file:
         yield file
-    finally:
-        file.close()
 
 
 def votes_in(path: Path, key: str = "k") -> dict[str, Vote]:

@@ -5,7 +5,7 @@ import socket
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -237,8 +237,5 @@ def console_site(
 ) -> Iterator[ConsoleSite]:
     """A gateway with a console in a process of its own."""
     with process(console_gateway, people, proposers) as pipe:
-        site = ConsoleSite(pipe, patience)
-        try:
+        with closing(ConsoleSite(pipe, patience)) as site:
             yield site
-        finally:
-            site.close()

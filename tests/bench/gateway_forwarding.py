@@ -8,7 +8,7 @@ import socket
 import statistics
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -48,13 +48,10 @@ async def two_gateways() -> AsyncGenerator[tuple[Cluster, Ports]]:
             made.add_gateways(2)
             await start_all(made.servers.values())
             await start_all(made.gateways.values())
-            reader = LogReader(made.nats_urls)
-            try:
+            with closing(LogReader(made.nats_urls)) as reader:
                 await reader.open()
                 await anyio.sleep(SETTLED_SECONDS)
                 owner = await reader.owner()
-            finally:
-                reader.close()
             ports = {name: each.port or 0 for name, each in made.gateways.items()}
             first = ports.pop(owner)
             (second,) = ports.values()

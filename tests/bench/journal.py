@@ -123,11 +123,8 @@ def measured(
 def nats_servers(count: int) -> Generator[tuple[str, ...]]:
     """The addresses of so many servers of NATS, which know each other."""
     if count == 1:
-        server = NatsServer()
-        try:
+        with closing(NatsServer()) as server:
             yield (server.url,)
-        finally:
-            server.close()
         return
 
     @asynccontextmanager

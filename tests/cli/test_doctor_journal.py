@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import nats
@@ -84,8 +84,7 @@ def test_what_its_user_may_not_is_named(tmp_path: Path) -> None:
     prefix = nats_config(tmp_path).prefix
     denied = f"publish: {{ deny: ['{prefix}.beat'] }}, subscribe: {{ deny: ['{prefix}.ask.*'] }}"
     user = f"{{ user: gateway, password: secret, permissions: {{ {denied} }} }}"
-    server = NatsServer(settings=f"authorization {{ users: [ {user} ] }}")
-    try:
+    with closing(NatsServer(settings=f"authorization {{ users: [ {user} ] }}")) as server:
         file = write(tmp_path, server.url, ", user: gateway, password: secret")
         found = said(file, exit_codes.FAILED)
         refused = f"this user may not publish to {prefix}.beat, subscribe to {prefix}.ask.*"
@@ -95,8 +94,6 @@ def test_what_its_user_may_not_is_named(tmp_path: Path) -> None:
         assert found["servers"][0] is False
         assert "there is no file" in found["servers"][1]
         assert found["permissions"] == (None, "not tried")
-    finally:
-        server.close()
 
 
 @pytest.mark.skipif(not HOW_TO.is_file(), reason="an installed package has no docs")

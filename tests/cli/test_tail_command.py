@@ -13,7 +13,7 @@ from tests.cli.conftest import assert_fails
 from tests.cli.participants import act_as, variables_of
 from tests.cli.processes import COMMAND, INTERRUPT, PYTHON, TERMINATE, environment, meup, running
 from tests.conformance.gateways import MEUP_V02, ExistingGateway
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202egnp.exe\nalice → bob  forged line\r\x9b31m[red]\u200b"
 
@@ -188,9 +188,7 @@ def test_it_hears_by_a_stuck_pipe(gateway: ThreadedGateway, tail_settings: dict[
     with running("tail", command=(*PYTHON, "-c", STUCK), variables=tail_settings) as tail:
 
         async def until_it_is_in() -> None:
-            with anyio.fail_after(PATIENCE):
-                while not gateway.counters.observed:  # noqa: ASYNC110 - nobody is told of it
-                    await anyio.sleep(0.01)
+            await wait_until(lambda: gateway.counters.observed)
 
         anyio.run(until_it_is_in)
         assert tail.end(TERMINATE) == exit_codes.TERMINATED

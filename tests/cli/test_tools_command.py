@@ -11,6 +11,7 @@ from tests.cli.commands import exit_codes
 from tests.cli.conftest import Done, Here, assert_fails
 from tests.cli.processes import meup
 from tests.cli.stage import ESCAPED, HOSTILE, ON_ONE_LINE, Stage
+from tests.patience import wait_until
 
 WRITE_FILE = """\
   write_file
@@ -35,8 +36,7 @@ def test_nothing_is_rejected_while_it_asks(stage: Stage) -> None:
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith("files\n")
             # Whatever it said before it left has come, since its leaving has.
-            while "alice" in {each.id for each in space.participants}:  # noqa: ASYNC110
-                await anyio.sleep(0.01)
+            await wait_until(lambda: "alice" not in {each.id for each in space.participants})
             [record] = [each for each in space.proposals if each.id == proposal.id]
             assert record.rejections == ()
 

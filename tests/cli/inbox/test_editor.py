@@ -12,7 +12,7 @@ import pytest
 
 from meup_agent.cli.render.screen import edited_arguments, run_editor
 from tests.cli.commands import EditRefused
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 
 
 class Terminal:
@@ -118,8 +118,7 @@ async def test_giving_up_ends(files: Path, tmp_path: Path, monkeypatch: pytest.M
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(edit, "{}")
-            while not (pid.exists() and pid.read_text()):  # noqa: ASYNC110 - a process writes it
-                await anyio.sleep(0.01)
+            await wait_until(lambda: pid.exists() and pid.read_text())
             tasks.cancel_scope.cancel()
     assert left_in(files) == []
     with pytest.raises(ProcessLookupError):

@@ -12,7 +12,7 @@ import pytest
 from meup_agent.approval import InboxItem
 from meup_agent.cli.render.card import MAX_COMMANDS, Notifier
 from meup_agent.errors import ConfigurationError
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.wire import Call
 
 
@@ -41,8 +41,7 @@ async def notify(command: str | None, bells: list[str], *items: InboxItem) -> No
             notifier.report = bells.append
             for each in items:
                 notifier.arrived(each)
-            while notifier._running:  # noqa: ASYNC110 - no event tells of their end
-                await anyio.sleep(0.01)
+            await wait_until(lambda: not notifier._running)
 
 
 def telling(path: Path) -> str:

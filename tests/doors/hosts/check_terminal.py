@@ -10,7 +10,7 @@ import subprocess
 import termios
 import threading
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +144,8 @@ async def claude(
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
     command = [str(CLAUDE), "--settings", str(file), "--permission-mode", mode, "go"]
-    terminal = Terminal(command, env, folder)
-    try:
+    with closing(Terminal(command, env, folder)) as terminal:
         yield terminal
-    finally:
-        terminal.close()
 
 
 @pytest.mark.parametrize("mode", ["default", "auto"])

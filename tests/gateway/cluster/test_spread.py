@@ -40,7 +40,7 @@ from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.websocket_client import open_websocket
 from tests.nats_servers import shared_server
 from tests.no_tls import ALONE
-from tests.patience import PATIENCE, patient
+from tests.patience import PATIENCE, patient, wait_until
 
 NAMES = [f"space-{number}" for number in range(20)]
 
@@ -261,9 +261,7 @@ async def test_when_one_is_killed_its_spaces_move_and_no_others(
         assert spaces_of(gateway) == {*NAMES}
         second = stack.enter_context(running("gateway", "--config", str(file)))
         await anyio.to_thread.run_sync(lambda: second.until("listening at", stream="err"))
-        with anyio.fail_after(PATIENCE):
-            while spaces_of(gateway) != FIRST:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
+        await wait_until(lambda: spaces_of(gateway) == FIRST)
         here = {name: await stack.enter_async_context(member(first.port, name)) for name in NAMES}
         for client in here.values():
             await says(client, 1)
@@ -286,9 +284,7 @@ async def both(folder: Path, ports: list[int]) -> AsyncGenerator[Gateway]:
         Gateway(config=first, port=first.port, page=Console()) as one,
         Gateway(config=second, port=second.port, page=Console()) as other,
     ):
-        with anyio.fail_after(PATIENCE):
-            while spaces_of(other) != {*NAMES} - FIRST:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
+        await wait_until(lambda: spaces_of(other) == {*NAMES} - FIRST)
         yield one
 
 
@@ -311,9 +307,7 @@ async def test_a_join_frame_alone_says_the_space(
             assert alice.close_code == 4401
         assert await closed_by(f"{one.url}/ws", "x" * 40_000) == 1009
         assert await closed_by(f"{one.url}/ws", "no join frame") == 4400
-        with anyio.fail_after(PATIENCE):
-            while forwarded_for:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
+        await wait_until(lambda: not forwarded_for)
 
 
 async def closed_by(url: str, message: str) -> int | None:
@@ -353,11 +347,8 @@ async def test_a_space_that_one_configuration_has_is_at_its_gateway(
         Gateway(config=before, port=before.port) as first,
         Gateway(config=after, port=after.port) as second,
     ):
-        with anyio.fail_after(PATIENCE):
-            while spaces_of(first) != FIRST - {added}:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
-            while spaces_of(second) != {*NAMES} - FIRST | {added}:  # noqa: ASYNC110 - the same
-                await anyio.sleep(0.01)
+        await wait_until(lambda: spaces_of(first) == FIRST - {added})
+        await wait_until(lambda: spaces_of(second) == {*NAMES} - FIRST | {added})
         for number, name in enumerate((added, max(FIRST))):
             async with member(after.port, name) as alice:
                 await says(alice, number)
@@ -403,9 +394,7 @@ async def test_a_gateway_that_is_there_and_does_not_begin_its_spaces_is_passed_o
         liar(tmp_path, "second", ""),
         Gateway(config=config, port=config.port) as gateway,
     ):
-        with anyio.fail_after(PATIENCE):
-            while spaces_of(gateway) != {*NAMES}:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.05)
+        await wait_until(lambda: spaces_of(gateway) == {*NAMES})
         mine = gateway._gateway.keeper
         assert isinstance(mine, keeper.SpaceKeeper)
         assert {space for space, _ in mine._passed_over} == {*NAMES}
@@ -464,9 +453,7 @@ async def test_a_heartbeat_that_lies_takes_nothing_away(tmp_path: Path, ports: l
             await stranger.publish(subject, b"?")
             await stranger.flush()
             await says(alice, number)
-        with anyio.fail_after(PATIENCE):
-            while "x" not in membership.nodes:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
+        await wait_until(lambda: "x" in membership.nodes)
         await says(alice, 4)
         assert spaces_of(gateway) == {NAMES[0]}
         await stranger.close()

@@ -29,7 +29,7 @@ from tests.gateway.own_loop import anyio_backend as anyio_backend
 from tests.gateway.websocket_client import hear_until, open_websocket
 from tests.gateways import LAST_SEEN_HEADER, RESUME_HEADER
 from tests.nats_servers import shared_server
-from tests.patience import PATIENCE, patient
+from tests.patience import PATIENCE, patient, wait_until
 from tests.postgres_servers import shared_postgres
 
 pytestmark = pytest.mark.anyio
@@ -116,9 +116,7 @@ async def test_one_that_waits_takes_over(
                 await alice.send(envelope("alice", id="1"))
                 (one,) = await hear_chats(alice, 1)
                 tasks.start_soon(standby.run)
-                with anyio.fail_after(PATIENCE):
-                    while WAITS[engine] not in caplog.text:  # noqa: ASYNC110
-                        await anyio.sleep(0.01)
+                await wait_until(lambda: WAITS[engine] in caplog.text)
                 assert not active.is_set()
                 if way == "killed":
                     first.kill()
@@ -153,8 +151,7 @@ async def taken_over(config: Config, late: anyio.Event) -> AsyncGenerator[Standb
             tasks.start_soon(standby.run)
             with anyio.fail_after(PATIENCE):
                 await standby.begun.wait()
-                while not standby.keeper._followed:  # noqa: ASYNC110 - nobody is told of it
-                    await anyio.sleep(0.01)
+                await wait_until(lambda: standby.keeper._followed)
             patched = mock.patch.object(LogFollower, "finish", finish_late)
             patched.start()
         try:
@@ -197,10 +194,8 @@ async def test_who_reads_a_file_again_is_told_of_by_one_that_did_not(
         alice = replace(space.participants["alice"], capabilities=NO_CAPABILITIES)
         less = replace(space, participants={**space.participants, "alice": alice})
         first._gateway.runtime.reload(replace(config, spaces=(less,)))
-        with anyio.fail_after(PATIENCE):
-            told = f"another configuration at 'spaces.{space.id}'"
-            while told not in caplog.text:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
+        told = f"another configuration at 'spaces.{space.id}'"
+        await wait_until(lambda: told in caplog.text)
         tasks.cancel_scope.cancel()
 
 
@@ -214,9 +209,7 @@ async def test_gateways_write_the_oldest_format_that_one_of_them_announces(confi
         mine = first._gateway.keeper
         assert isinstance(mine, keeper.SpaceKeeper)
         mine.membership._own.format, standby.keeper.membership._own.format = 5, 4
-        with anyio.fail_after(PATIENCE):
-            while mine.membership.common_format() != 4:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
+        await wait_until(lambda: mine.membership.common_format() == 4)
         (journal,) = mine._owned.values()
         assert journal.format() == 4
         tasks.cancel_scope.cancel()

@@ -1,6 +1,7 @@
 """Signing in where gateways keep the journal on NATS: one takes over, and nobody sees it."""
 
 import asyncio
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -134,8 +135,7 @@ async def test_a_link_opens_one_session_at_any_gateway(config: Config) -> None:
 
 @pytest.mark.thorough
 async def test_who_is_known_stays_signed_in_while_nats_is_away(tmp_path: Path) -> None:
-    server = NatsServer()
-    try:
+    with closing(NatsServer()) as server:
         async with open_site(_at(tmp_path, server)) as site:
             known, stranger = await site.browser("you"), await site.browser()
             stranger.client.cookies.update(known.client.cookies)
@@ -155,5 +155,3 @@ async def test_who_is_known_stays_signed_in_while_nats_is_away(tmp_path: Path) -
                 while (await stranger.get("/health")).status_code != 303:
                     await anyio.lowlevel.checkpoint()
             assert await is_signed_in(known)
-    finally:
-        server.close()

@@ -1,5 +1,6 @@
 """Journals to test: in memory and in a file, with a clock that stands still."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
@@ -87,23 +88,6 @@ def nats_config(path: Path, server: NatsServer | None = None, **more: Any) -> Na
     return NatsConfig(servers=(url,), prefix=prefix, replicas=1, **more)
 
 
-def _at_nats(config: JournalConfig) -> JournalConfig:
-    assert config.path is not None
-    return replace(config, path=None, nats=nats_config(config.path))
-
-
-def _open_at_nats(config: JournalConfig, clock: Callable[[], int]) -> Journal:
-    return ENGINES["nats"].open(_at_nats(config), clock)
-
-
-def _keep_at_nats(
-    runtime: GatewayRuntime, config: JournalConfig, now: Callable[[], int]
-) -> AbstractAsyncContextManager[engines.Keeper]:
-    keep = ENGINES["nats"].keep
-    assert keep is not None
-    return keep(runtime, _at_nats(config), now)
-
-
 def postgres_config(
     path: Path, server: PostgresServer | None = None, **more: Any
 ) -> PostgresConfig:
@@ -112,27 +96,28 @@ def postgres_config(
     return PostgresConfig(url=(server or shared_postgres()).url, schema=schema, **more)
 
 
-def _in_postgres(config: JournalConfig) -> JournalConfig:
-    assert config.path is not None
-    return replace(config, path=None, postgres=postgres_config(config.path))
+def _on_server(name: str, place: Callable[[Path], Any]) -> engines.Engine:
+    """An engine that keeps on the server of the tests what others keep in a file."""
+    engine = ENGINES[name]
 
+    def there(config: JournalConfig) -> JournalConfig:
+        assert config.path is not None
+        places: dict[str, Any] = {"path": None, name: place(config.path)}
+        return replace(config, **places)
 
-def _open_in_postgres(config: JournalConfig, clock: Callable[[], int]) -> Journal:
-    return ENGINES["postgres"].open(_in_postgres(config), clock)
+    def keep(
+        runtime: GatewayRuntime, config: JournalConfig, now: Callable[[], int]
+    ) -> AbstractAsyncContextManager[engines.Keeper]:
+        assert engine.keep is not None
+        return engine.keep(runtime, there(config), now)
 
-
-def _keep_in_postgres(
-    runtime: GatewayRuntime, config: JournalConfig, now: Callable[[], int]
-) -> AbstractAsyncContextManager[engines.Keeper]:
-    keep = ENGINES["postgres"].keep
-    assert keep is not None
-    return keep(runtime, _in_postgres(config), now)
+    return engine._replace(open=lambda config, clock: engine.open(there(config), clock), keep=keep)
 
 
 ALL_ENGINES = {
     **ENGINES,
-    "nats": ENGINES["nats"]._replace(open=_open_at_nats, keep=_keep_at_nats),
-    "postgres": ENGINES["postgres"]._replace(open=_open_in_postgres, keep=_keep_in_postgres),
+    "nats": _on_server("nats", nats_config),
+    "postgres": _on_server("postgres", postgres_config),
     "elsewhere": ELSEWHERE,
 }
 """Every engine of the gateway, and one whose store is on another machine."""
@@ -190,6 +175,17 @@ async def kept(
     await settled(journal)
     assert len(entries) == len(envelopes)
     return entries
+
+
+async def failure_of(journal: Any) -> str:
+    """Wait for the sentence with which a journal on a server fails."""
+    if journal.failure:
+        return str(journal.failure)
+    failed = asyncio.get_running_loop().create_future()
+    journal.on_failed = failed.set_result
+    with anyio.fail_after(PATIENCE):
+        sentence: str = await failed
+    return sentence
 
 
 async def settled(journal: Journal) -> None:

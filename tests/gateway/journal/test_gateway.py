@@ -100,10 +100,9 @@ async def test_gap_is_announced_where_the_file_was_lost(path: Path) -> None:
             seen = (await hear(alice))["seq"]
     for file in path.parent.iterdir():
         file.unlink()
-    async with Gateway(config=config) as gateway:
-        async with dial(gateway, token, seen) as alice:
-            payload = (await hear(alice))["payload"]
-            assert (payload["resumed"], payload["gap"]) == (True, True)
+    async with Gateway(config=config) as gateway, dial(gateway, token, seen) as alice:
+        payload = (await hear(alice))["payload"]
+        assert (payload["resumed"], payload["gap"]) == (True, True)
 
 
 @pytest.mark.rule("6.journal.gap")
@@ -136,36 +135,35 @@ async def test_full_journal_makes_members_wait(path: Path, monkeypatch: pytest.M
     number, text = 3_000, {"message": "x" * 1_000}
     config = config_with(path)
     token = config.spaces[0].participants["alice"].tokens[0]
-    async with serve(config) as gateway:
-        async with dial(gateway, token) as alice:
-            await hear(alice)
-            full = anyio.Event()
-            file = gateway.runtime.journals[0]
-            held = file.on_full
+    async with serve(config) as gateway, dial(gateway, token) as alice:
+        await hear(alice)
+        full = anyio.Event()
+        file = gateway.runtime.journals[0]
+        held = file.on_full
 
-            def tell(is_full: bool) -> None:
-                held(is_full)
-                full.set()
+        def tell(is_full: bool) -> None:
+            held(is_full)
+            full.set()
 
-            monkeypatch.setattr(file, "on_full", tell)
+        monkeypatch.setattr(file, "on_full", tell)
 
-            async def say() -> None:
-                for n in range(number):
-                    await alice.send(envelope("alice", id=str(n), payload=text))
+        async def say() -> None:
+            for n in range(number):
+                await alice.send(envelope("alice", id=str(n), payload=text))
 
-            async with anyio.create_task_group() as tasks:
-                with closing(sqlite3.connect(path, isolation_level=None)) as other:
-                    other.execute("BEGIN IMMEDIATE")  # a disk that hangs looks the same
-                    tasks.start_soon(say)
-                    with anyio.fail_after(PATIENCE):
-                        await full.wait()
-                    # What was in one read of the socket, and no more; the sender waits.
-                    assert 100 <= gateway.counters.frames_in < 2_000
-                    for _ in range(4_000):  # in each turn of the loop it would read some
-                        await anyio.lowlevel.checkpoint()
-                    assert gateway.counters.frames_in < 2_000
-                    other.execute("ROLLBACK")
-                echoes = await hear_chats(alice, number)
+        async with anyio.create_task_group() as tasks:
+            with closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")  # a disk that hangs looks the same
+                tasks.start_soon(say)
+                with anyio.fail_after(PATIENCE):
+                    await full.wait()
+                # What was in one read of the socket, and no more; the sender waits.
+                assert 100 <= gateway.counters.frames_in < 2_000
+                for _ in range(4_000):  # in each turn of the loop it would read some
+                    await anyio.lowlevel.checkpoint()
+                assert gateway.counters.frames_in < 2_000
+                other.execute("ROLLBACK")
+            echoes = await hear_chats(alice, number)
     assert [echo["id"] for echo in echoes] == list(map(str, range(number)))
 
 
@@ -195,22 +193,21 @@ async def test_full_disk_stops_the_gateway(path: Path, caplog: pytest.LogCapture
 async def test_what_was_sent_before_the_end_is_echoed_before_the_close(path: Path) -> None:
     config = config_with(path)
     token = config.spaces[0].participants["alice"].tokens[0]
-    async with serve(config) as gateway:
-        async with dial(gateway, token) as alice:
-            await hear(alice)
-            with closing(sqlite3.connect(path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")  # a disk that takes its time looks the same
-                for number in range(50):
-                    await alice.send(envelope("alice", id=str(number)))
-                with anyio.fail_after(PATIENCE):
-                    while gateway.counters.accepted < 50:
-                        await anyio.lowlevel.checkpoint()
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(gateway.stop)
-                    await anyio.wait_all_tasks_blocked()
-                    other.execute("ROLLBACK")
-            heard = await rest(alice)
-            assert alice.close_code == 1012
+    async with serve(config) as gateway, dial(gateway, token) as alice:
+        await hear(alice)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # a disk that takes its time looks the same
+            for number in range(50):
+                await alice.send(envelope("alice", id=str(number)))
+            with anyio.fail_after(PATIENCE):
+                while gateway.counters.accepted < 50:
+                    await anyio.lowlevel.checkpoint()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(gateway.stop)
+                await anyio.wait_all_tasks_blocked()
+                other.execute("ROLLBACK")
+        heard = await rest(alice)
+        assert alice.close_code == 1012
     echoes = [said["id"] for said in heard if said["kind"] == "chat"]
     assert echoes == [str(number) for number in range(50)]
     assert kept_ids(path, "chat") == echoes

@@ -81,29 +81,23 @@ def named(path: Path, name: str) -> Path:
 @pytest.mark.rule("6.journal.one_gateway")
 @pytest.mark.parametrize("name", ["same", "symbolic", "hard", "in-a-linked-folder"])
 def test_second_gateway_is_refused_by_whatever_name_and_ends_no_lock(path: Path, name: str) -> None:
-    database = Database(path, "normal")
-    try:
+    with closing(Database(path, "normal")):
         other = named(path, name)
         for _ in range(3):
             with pytest.raises(ConfigurationError, match="another gateway's, which is running"):
                 Database(other, "normal")
         for each in (path, other):
             assert "another gateway's" in tried_elsewhere(each)
-    finally:
-        database.close()
     Database(other, "normal").close()
 
 
 def test_other_connections_of_the_process_end_no_lock(path: Path) -> None:
     """A record lock would end with the first descriptor of the file that is closed."""
-    database = Database(path, "normal")
-    try:
+    with closing(Database(path, "normal")):
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("SELECT count(*) FROM entry")
         path.read_bytes()
         assert "another gateway's" in tried_elsewhere(path)
-    finally:
-        database.close()
     assert tried_elsewhere(path) == "opened"
 
 
@@ -115,15 +109,12 @@ def test_killed_gateway_leaves_no_lock(path: Path) -> None:
 
 
 def test_file_that_was_removed_under_its_gateway_is_another_one_then(path: Path) -> None:
-    database = Database(path, "normal")
-    try:
+    with closing(Database(path, "normal")):
         for each in path.parent.glob("journal.db*"):
             each.unlink()
         other = Database(path, "normal")
         assert os.stat(path).st_ino
         other.close()
-    finally:
-        database.close()
 
 
 def test_nothing_is_left_beside_a_closed_journal(path: Path) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from tests.gateway.journal.conftest import (
     NOW,
     Clock,
     chat,
+    failure_of,
     ids,
     kept,
     nats_config,
@@ -48,7 +49,7 @@ from tests.gateway.journal.test_gateway import config_with, dial, hear_chats, re
 from tests.gateway.websocket_client import open_websocket
 from tests.gateways import ENGINES, first_token, one_space_config
 from tests.nats_servers import NatsServer, shared_server
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.programs import ROOT
 from tests.protocol.space.scene import Scene
 from tests.spaces import Entry, Fact
@@ -113,17 +114,6 @@ async def journal_at(config: NatsConfig, clock: Clock, **more: Any) -> AsyncGene
         yield journal
     finally:
         await journal.aclose()
-
-
-async def failure_of(journal: NatsJournal) -> str:
-    """Wait for the sentence with which a journal fails."""
-    if journal.failure:
-        return journal.failure
-    failed = asyncio.get_running_loop().create_future()
-    journal.on_failed = failed.set_result
-    with anyio.fail_after(PATIENCE):
-        sentence: str = await failed
-    return sentence
 
 
 class Seen:
@@ -200,9 +190,7 @@ async def test_what_is_new_is_handed_over_and_asked_for_after_a_break(
             (consumer,) = await jetstream.consumers_info(stream)
             assert consumer.config.inactive_threshold == nats_log.FORGOTTEN_SECONDS
             await jetstream.delete_consumer(stream, consumer.name)
-            with anyio.fail_after(PATIENCE):
-                while follower.is_handed_over():  # noqa: ASYNC110 - the next line is what tells
-                    await anyio.sleep(0.01)
+            await wait_until(lambda: not follower.is_handed_over())
             await kept(owner, chat(number))
             seen = await follower.comes(f"{number}")
             assert seen == [f"{each}" for each in range(1, number + 1)]
@@ -224,9 +212,7 @@ async def test_who_is_told_nothing_asks_again(
         await kept(owner, chat(1))
         await follower.comes("1")
         wire.hold()
-        with anyio.fail_after(PATIENCE):
-            while follower.is_handed_over():  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
+        await wait_until(lambda: not follower.is_handed_over())
         await kept(owner, chat(2))
         wire.let_go()
         assert await follower.comes("2") == ["1", "2"]
@@ -251,9 +237,7 @@ async def test_a_takeover_that_fails_ends_what_is_handed_over_in_its_thread(
         with refused, pytest.raises(ConfigurationError, match="refused"):
             await follower.journal.open("demo", Seen)
         follower.journal.abandon()
-        with anyio.fail_after(PATIENCE):
-            while follower.is_handed_over():  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
+        await wait_until(lambda: not follower.is_handed_over())
         await follower.journal.link.insisted(partial(asyncio.sleep, 0))  # behind both calls
     assert {*ended} == {"meup-journal-nats"}
 
@@ -288,27 +272,6 @@ async def test_a_new_owner_goes_on_where_the_log_ends(path: Path, clock: Clock) 
         assert second.recover("demo", since=0, limit=9).facts == {"grant/a": {"n": 1}}
         first.append("demo", NOW, chat(3), (), lambda _: pytest.fail("it is not kept"))
         assert "has taken over" in await failure_of(first)
-
-
-async def test_what_waits_while_nats_is_away_is_kept_once(clock: Clock, path: Path) -> None:
-    server = NatsServer()
-    try:
-        async with journal_at(nats_config(path, server), clock) as journal:
-            await kept(journal, chat(0))
-            server.kill()
-            told: list[Entry] = []
-            for number in range(1, 1_000):
-                journal.append("demo", NOW, chat(number), (), told.append)
-            while not journal.problem:  # noqa: ASYNC110 - nobody is told of it
-                await anyio.sleep(0.01)
-            assert "cannot be reached" in journal.problem
-            server.start()
-            await settled(journal)
-            assert journal.problem == ""
-            assert ids(tuple(told)) == list(map(str, range(1, 1_000)))
-            assert ids(await read(journal)) == list(map(str, range(1_000)))
-    finally:
-        server.close()
 
 
 async def test_answer_that_got_lost_is_read_from_the_log(
@@ -529,9 +492,7 @@ async def test_one_space_that_fails_stops_alone_and_goes_on_later(path: Path, cl
             stranger = await nats.connect(place.servers[0])
             stream = stranger.jetstream()
             await stream.publish(f"{place.prefix}.log.demo", b"hello")
-            with anyio.fail_after(PATIENCE):
-                while not gateway.runtime.stopped:  # noqa: ASYNC110 - nobody is told of it
-                    await anyio.sleep(0.01)
+            await wait_until(lambda: gateway.runtime.stopped)
             ready = (await client.get(f"{gateway.http_url}/readyz")).json()
             assert ready["status"] == "ok"
             assert ready["stopped"][0].startswith("space 'demo': ")
@@ -653,35 +614,8 @@ def on_nats(path: Path, server: NatsServer | None = None) -> Config:
     return replace(config_with(path), journal=JournalConfig(nats=nats_config(path, server)))
 
 
-async def test_members_stay_while_nats_is_away(path: Path) -> None:
-    server = NatsServer()
-    try:
-        async with (
-            Gateway(config=on_nats(path, server)) as gateway,
-            httpx.AsyncClient(timeout=PATIENCE) as client,
-        ):
-            async with dial(gateway, gateway.token("alice")) as alice:
-                await alice.send(envelope("alice", id="1"))
-                await hear_chats(alice, 1)
-                ready = f"{gateway.http_url}/readyz"
-                assert (await client.get(ready)).status_code == 200
-                server.kill()
-                with anyio.fail_after(PATIENCE):
-                    answer = await client.get(ready)
-                    while answer.status_code == 200:
-                        answer = await client.get(ready)
-                assert answer.json()["retry_after"] > 0
-                await alice.send(envelope("alice", id="2"))
-                server.start()
-                assert [said["id"] for said in await hear_chats(alice, 1)] == ["2"]
-                assert (await client.get(ready)).status_code == 200
-    finally:
-        server.close()
-
-
 async def test_console_says_that_nats_is_away(path: Path) -> None:
-    server = NatsServer()
-    try:
+    with closing(NatsServer()) as server:
         async with (
             Gateway(config=on_nats(path, server), page=Console()) as gateway,
             httpx.AsyncClient(base_url=gateway.http_url or "", timeout=PATIENCE) as client,
@@ -700,13 +634,10 @@ async def test_console_says_that_nats_is_away(path: Path) -> None:
             with anyio.fail_after(PATIENCE):
                 while (await bob.get("/inbox")).status_code == 503:
                     pass
-    finally:
-        server.close()
 
 
 async def test_messages_that_do_not_fit_are_refused_at_the_start(path: Path) -> None:
-    server = NatsServer(max_payload="1MB")
-    try:
+    with closing(NatsServer(max_payload="1MB")) as server:
         config = on_nats(path, server)
         with pytest.raises(ConfigurationError, match="or raise max_payload on each server"):
             async with Gateway(config=config):
@@ -714,8 +645,6 @@ async def test_messages_that_do_not_fit_are_refused_at_the_start(path: Path) -> 
         with pytest.raises(ConfigurationError, match="the journal takes 983040"):
             ENGINES["nats"].check(config.journal, 4_194_304)
         assert ENGINES["nats"].check(config.journal, 983_040).startswith("NATS at nats://127.0.0.1")
-    finally:
-        server.close()
 
 
 def test_servers_that_are_not_there_are_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import anyio
 import anyio.to_thread
-import httpx
 import psycopg
 import pytest
 
@@ -32,6 +31,7 @@ from tests.gateway.journal.conftest import (
     NOW,
     Clock,
     chat,
+    failure_of,
     handed_over,
     ids,
     kept,
@@ -41,7 +41,7 @@ from tests.gateway.journal.conftest import (
 )
 from tests.gateway.journal.test_gateway import config_with, dial, hear_chats
 from tests.gateway.test_reload import new_certificate
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, wait_until
 from tests.postgres_servers import PostgresServer, shared_postgres, tls_before
 from tests.spaces import DecisionRow, Entry, Fact, HistoryPage, HistoryQuery, ProposalChange
 from tests.wire import decode
@@ -64,17 +64,6 @@ async def journal_at(
         yield journal
     finally:
         await journal.aclose()
-
-
-async def failure_of(journal: PostgresJournal) -> str:
-    """Wait for the sentence with which a journal fails."""
-    if journal.failure:
-        return journal.failure
-    failed = asyncio.get_running_loop().create_future()
-    journal.on_failed = failed.set_result
-    with anyio.fail_after(PATIENCE):
-        sentence: str = await failed
-    return sentence
 
 
 def execute(config: PostgresConfig, sql: str) -> list[Any]:
@@ -271,50 +260,19 @@ async def test_an_answer_that_got_lost_is_asked_for_again(
         assert ids(await read(journal)) == ["1", "2"]
 
 
-async def test_what_waits_while_the_server_is_away_is_kept_once(
-    clock: Clock, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = PostgresServer()
-    try:
-        async with journal_at(postgres_config(path, server), clock) as journal:
-            told = list[Entry]()
-            await kept(journal, chat(0))
-            server.stop()
-            for number in range(1, 600):
-                journal.append("demo", NOW, chat(number), (), told.append)
-            with anyio.fail_after(PATIENCE):
-                while "refused" not in journal.problem:  # noqa: ASYNC110 - nobody is told of it
-                    await anyio.sleep(0.01)
-            assert "cannot be reached" in journal.problem
-            assert f"{journal.problem}; it is tried again" in caplog.text
-            assert told == []
-            server.start()
-            await settled(journal)
-            assert ids(tuple(told)) == [str(number) for number in range(1, 600)]
-            assert ids(await read(journal)) == [str(number) for number in range(600)]
-            assert journal.problem == ""
-    finally:
-        server.close()
-
-
 @pytest.mark.thorough
 async def test_a_server_that_hangs_is_told_of_and_goes_on(path: Path, clock: Clock) -> None:
-    server = PostgresServer()
-    try:
+    with closing(PostgresServer()) as server:
         async with journal_at(postgres_config(path, server), clock) as journal:
             await kept(journal, chat(0))
             server.pause()
             journal.append("demo", NOW, chat(1), (), lambda _: None)
-            with anyio.fail_after(PATIENCE):
-                while not journal.problem:  # noqa: ASYNC110 - nobody is told of it
-                    await anyio.sleep(0.01)
+            await wait_until(lambda: journal.problem)
             assert "does not answer" in journal.problem
             server.go_on()
             await settled(journal)
             assert ids(await read(journal)) == ["0", "1"]
             assert journal.problem == ""
-    finally:
-        server.close()
 
 
 @pytest.mark.thorough
@@ -346,39 +304,8 @@ async def test_a_session_ends_while_its_connection_is_set_up(config: PostgresCon
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(anyio.to_thread.run_sync, ask)
             with anyio.fail_after(PATIENCE):
-                while execute(config, asks) == [(0,)]:  # noqa: ASYNC110 - nobody is told of it
-                    await anyio.sleep(0.01)
+                await wait_until(lambda: execute(config, asks) != [(0,)])
                 session.close()
-
-
-@pytest.mark.thorough
-async def test_members_stay_while_the_server_is_away(path: Path) -> None:
-    server = PostgresServer()
-    try:
-        config = replace(
-            config_with(path), journal=JournalConfig(postgres=postgres_config(path, server))
-        )
-        async with (
-            Gateway(config=config) as gateway,
-            httpx.AsyncClient(timeout=PATIENCE) as client,
-            dial(gateway, gateway.token("alice")) as alice,
-        ):
-            await alice.send(envelope("alice", id="1"))
-            await hear_chats(alice, 1)
-            ready = f"{gateway.http_url}/readyz"
-            assert (await client.get(ready)).status_code == 200
-            server.stop()
-            with anyio.fail_after(PATIENCE):
-                answer = await client.get(ready)
-                while answer.status_code == 200:
-                    answer = await client.get(ready)
-            assert answer.json()["retry_after"] > 0
-            await alice.send(envelope("alice", id="2"))
-            server.start()
-            assert [said["id"] for said in await hear_chats(alice, 1)] == ["2"]
-            assert (await client.get(ready)).status_code == 200
-    finally:
-        server.close()
 
 
 @pytest.mark.thorough
@@ -394,9 +321,7 @@ async def test_a_gateway_begins_after_a_server_that_starts_again_meanwhile(
         before.open()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(gateway.__aenter__)
-            with anyio.fail_after(PATIENCE):
-                while len(execute(postgres, OWNERS)) < 2:  # noqa: ASYNC110 - nobody is told of it
-                    await anyio.sleep(0.01)
+            await wait_until(lambda: len(execute(postgres, OWNERS)) >= 2)
             server.stop()
             before.let_go()
             server.start()

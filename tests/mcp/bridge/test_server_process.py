@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import anyio
@@ -63,12 +63,9 @@ async def ending(pid: int) -> AsyncGenerator[None]:
 @asynccontextmanager
 async def started(command: str, *arguments: str) -> AsyncGenerator[ServerProcess]:
     """A server's program, for a block that ends in time."""
-    process = ServerProcess(StdioServer(command, arguments))
-    try:
+    with closing(ServerProcess(StdioServer(command, arguments))) as process:
         with anyio.fail_after(PATIENCE):
             yield process
-    finally:
-        process.close()
 
 
 async def test_the_first_connection_takes_the_program_started_before(tmp_path: Path) -> None:
@@ -160,9 +157,8 @@ async def test_what_a_server_has_left_running_ends_with_it() -> None:
         " start_new_session=True, stdin=-3, stdout=-3, stderr=-3);"
         "print('ready', left.pid, flush=True); sys.stdin.read()"
     )
-    async with started(sys.executable, "-c", code) as process:
-        async with ending(await told(process)):
-            await process.end()
+    async with started(sys.executable, "-c", code) as process, ending(await told(process)):
+        await process.end()
 
 
 @pytest.mark.thorough
