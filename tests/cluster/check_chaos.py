@@ -7,17 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cluster import standby
 from tests.cluster.chaos import run
 
 SECONDS = 30.0
 """Of faults."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The loop of what can be cut; the programs have their own."""
-    return "asyncio"
 
 
 @pytest.mark.anyio

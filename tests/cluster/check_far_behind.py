@@ -12,6 +12,7 @@ from meup_agent.gateway import Gateway
 from meup_agent.gateway.cluster.placement import NodeHeartbeat, preferred_owner
 from meup_agent.gateway.cluster.signing import Signer
 from meup_agent.gateway.config_file import load_config
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.gateway.cluster.test_forwarding import TOKEN
 from tests.gateway.cluster.test_forwarding import ports as ports
 from tests.gateway.cluster.test_spread import NAMES, says, spaces_of, write
@@ -33,11 +34,6 @@ NEW = next(name for name in NAMES if preferred_owner(name, _BOTH) is not OWNER)
 """A space that is to be at the gateway which follows."""
 
 ALICE = f"3c0f6d2be1a94758-alice-in-{OLD}"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 async def until(condition: Any) -> None:

@@ -177,6 +177,16 @@ async def client(at: Hooked, who: str = "coder") -> AsyncGenerator[httpx.AsyncCl
         yield made
 
 
+@asynccontextmanager
+async def asked(
+    decide: Decide | None = None, **more: Any
+) -> AsyncGenerator[tuple[Hooked, httpx.AsyncClient]]:
+    """A gateway with hooks, and the client of a host, for a block that may not hang."""
+    with anyio.fail_after(PATIENCE):
+        async with hooked(decide, **more) as at, client(at) as http:
+            yield at, http
+
+
 async def proposed(space: Space, count: int = 1) -> None:
     """Wait until so many calls were proposed."""
     with space.watch() as heard:

@@ -18,7 +18,7 @@ from anyio import to_thread
 from meup_agent.client.proposal import ProposalRecord
 from meup_agent.doors import hook_app
 from tests.asyncio_alone import anyio_backend as anyio_backend
-from tests.doors.hooked import Hooked, client, hooked, proposed, settled
+from tests.doors.hooked import Hooked, asked, client, hooked, proposed, settled
 from tests.doors.test_hooks import CLAUDE, no, verdict, yes
 from tests.interaction.people import until
 from tests.patience import PATIENCE
@@ -56,47 +56,44 @@ async def decide(at: Hooked, nth: int = 0) -> None:
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["decided before", "decided after"])
 async def test_who_comes_back_gets_the_answer_of_the_one_proposal(is_early: bool) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http, anyio.create_task_group() as tasks:
-            await send_away(at, http)
-            assert await ask(http, DEFER) == "defer"  # it may look in as often as it likes
-            if is_early:
-                await decide(at)
-            else:
-                tasks.start_soon(decide, at)
-            assert await ask(http) == "allow"
-            await http.post(WAIT, json=POST)
-            assert await settled(at.space) == "fulfilled"
-            assert await ask(http) == "deny"
-            assert len(at.space.proposals) == 1
+    async with asked() as (at, http), anyio.create_task_group() as tasks:
+        await send_away(at, http)
+        assert await ask(http, DEFER) == "defer"  # it may look in as often as it likes
+        if is_early:
+            await decide(at)
+        else:
+            tasks.start_soon(decide, at)
+        assert await ask(http) == "allow"
+        await http.post(WAIT, json=POST)
+        assert await settled(at.space) == "fulfilled"
+        assert await ask(http) == "deny"
+        assert len(at.space.proposals) == 1
 
 
 async def test_of_two_that_come_back_one_runs_it() -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http:
-            await send_away(at, http)
-            said: list[str] = []
+    async with asked() as (at, http):
+        await send_away(at, http)
+        said: list[str] = []
 
-            async def come_back(defer: str | None = STAY) -> None:
-                said.append(await ask(http, defer))
+        async def come_back(defer: str | None = STAY) -> None:
+            said.append(await ask(http, defer))
 
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(come_back)
-                tasks.start_soon(come_back)
-                # One that is not to be sent away, too.
-                tasks.start_soon(come_back, None)
-                tasks.start_soon(decide, at)
-            assert sorted(said) == ["allow", "deny", "deny"]
-            assert len(at.space.proposals) == 1
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(come_back)
+            tasks.start_soon(come_back)
+            # One that is not to be sent away, too.
+            tasks.start_soon(come_back, None)
+            tasks.start_soon(decide, at)
+        assert sorted(said) == ["allow", "deny", "deny"]
+        assert len(at.space.proposals) == 1
 
 
 async def test_an_address_that_says_defer_is_refused() -> None:
     """At a terminal that answer is none, and an address does not know whether there is one."""
-    with anyio.fail_after(PATIENCE):
-        async with hooked(yes) as at, client(at) as http:
-            assert await ask(http, None, f"{WAIT}&defer=1") == "deny"
-            assert not at.space.proposals
-            assert await ask(http, None) == "allow"
+    async with asked(yes) as (at, http):
+        assert await ask(http, None, f"{WAIT}&defer=1") == "deny"
+        assert not at.space.proposals
+        assert await ask(http, None) == "allow"
 
 
 async def test_calls_that_nobody_comes_back_for_keep_no_other_from_being_asked_about(
@@ -104,76 +101,71 @@ async def test_calls_that_nobody_comes_back_for_keep_no_other_from_being_asked_a
 ) -> None:
     monkeypatch.setattr(hook_app, "MAX_DEFERRED", 1)
     monkeypatch.setattr(hook_app, "MAX_WAITING", 1)
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http, anyio.create_task_group() as tasks:
-            await send_away(at, http)
-            said: list[str] = []
+    async with asked() as (at, http), anyio.create_task_group() as tasks:
+        await send_away(at, http)
+        said: list[str] = []
 
-            async def ask_another() -> None:
-                said.append(await ask(http, DEFER, tool_use_id="t2"))
+        async def ask_another() -> None:
+            said.append(await ask(http, DEFER, tool_use_id="t2"))
 
-            tasks.start_soon(ask_another)
-            await proposed(at.space, 2)
-            assert await ask(http, DEFER, tool_use_id="t3") == "deny"  # that is too many
-            await decide(at, 1)
-            await until(lambda: bool(said))
-            assert said == ["allow"]
+        tasks.start_soon(ask_another)
+        await proposed(at.space, 2)
+        assert await ask(http, DEFER, tool_use_id="t3") == "deny"  # that is too many
+        await decide(at, 1)
+        await until(lambda: bool(said))
+        assert said == ["allow"]
 
 
 async def test_a_no_is_told_to_who_comes_back() -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http:
-            await send_away(at, http)
-            await no(at.space.proposals.get(at.space.proposals[0]))
-            await until(lambda: at.space.proposals[0].state == "rejected")
-            answer = (await http.post(WAIT, json=CLAUDE)).json()
-            assert "not on Fridays" in verdict("claude-code", answer)[1]
+    async with asked() as (at, http):
+        await send_away(at, http)
+        await no(at.space.proposals.get(at.space.proposals[0]))
+        await until(lambda: at.space.proposals[0].state == "rejected")
+        answer = (await http.post(WAIT, json=CLAUDE)).json()
+        assert "not on Fridays" in verdict("claude-code", answer)[1]
 
 
 async def test_another_call_under_its_id_gets_nothing_of_it() -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http, client(at, "mallory") as mallory:
-            await send_away(at, http)
-            assert await ask(http, tool_input={"command": "rm"}) == "deny"
-            assert await ask(mallory, DEFER) == "defer"  # a proposal of mallory's own
-            await decide(at)
-            assert await ask(mallory, DEFER) == "defer"
-            assert await ask(http) == "allow"
-            assert len(at.space.proposals) == 2
+    async with asked() as (at, http), client(at, "mallory") as mallory:
+        await send_away(at, http)
+        assert await ask(http, tool_input={"command": "rm"}) == "deny"
+        assert await ask(mallory, DEFER) == "defer"  # a proposal of mallory's own
+        await decide(at)
+        assert await ask(mallory, DEFER) == "defer"
+        assert await ask(http) == "allow"
+        assert len(at.space.proposals) == 2
 
 
 @pytest.mark.parametrize("is_permitted", [True, False])
 async def test_a_call_that_its_agent_has_gone_on_without_is_taken_back(is_permitted: bool) -> None:
     """Of several calls at once that it is sent away with, Claude Code asks only one again."""
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http:
-            await send_away(at, http)
-            if is_permitted:
-                await decide(at)
-            await http.post(WAIT, json={**STOP, "session_id": "s2"})
-            for worker in ({}, {"agent_id": "w1"}):
-                event = {"hook_event_name": "SubagentStop"}
-                await http.post(WAIT, json={**STOP, **event, **worker})
-            assert at.space.proposals[0].state in ("pending", "in_progress", "permitted")
-            assert len(at.space.proposals) == 1
-            await http.post(WAIT, json=STOP)
-            assert await settled(at.space) == ("fulfilled" if is_permitted else "withdrawn")
-            report = at.space.proposals[0].report
-            assert (report and report.outcome) == ("not_run" if is_permitted else None)
+    async with asked() as (at, http):
+        await send_away(at, http)
+        if is_permitted:
+            await decide(at)
+        await http.post(WAIT, json={**STOP, "session_id": "s2"})
+        for worker in ({}, {"agent_id": "w1"}):
+            event = {"hook_event_name": "SubagentStop"}
+            await http.post(WAIT, json={**STOP, **event, **worker})
+        assert at.space.proposals[0].state in ("pending", "in_progress", "permitted")
+        assert len(at.space.proposals) == 1
+        await http.post(WAIT, json=STOP)
+        assert await settled(at.space) == ("fulfilled" if is_permitted else "withdrawn")
+        report = at.space.proposals[0].report
+        assert (report and report.outcome) == ("not_run" if is_permitted else None)
 
 
 async def test_who_comes_back_and_hangs_up_takes_its_call_back() -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http:
-            await send_away(at, http)
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(ask, http)
-                with anyio.move_on_after(0.1):  # it withdraws whenever it comes
-                    await anyio.sleep_forever()
-                tasks.cancel_scope.cancel()
-            if await settled(at.space) == "withdrawn":
-                assert await ask(http, DEFER) == "defer"
-                await proposed(at.space, 2)
+    async with asked() as (at, http):
+        await send_away(at, http)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, http)
+            with anyio.move_on_after(0.1):  # it withdraws whenever it comes
+                await anyio.sleep_forever()
+            tasks.cancel_scope.cancel()
+        if await settled(at.space) == "withdrawn":
+            assert await ask(http, DEFER) == "defer"
+            await proposed(at.space, 2)
 
 
 async def record_of(at: Hooked) -> ProposalRecord:

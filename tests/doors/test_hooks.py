@@ -20,18 +20,13 @@ from anyio.abc import ByteStream, SocketAttribute
 import meup_agent
 from meup_agent import Proposal, Space
 from meup_agent.protocol.wire.payloads import EXPLAINED
-from tests.doors.hooked import Decide, Hooked, client, hooked, proposed, settled
+from tests.asyncio_alone import anyio_backend as anyio_backend
+from tests.doors.hooked import Decide, Hooked, asked, client, hooked, proposed, settled
 from tests.interaction.people import until
 from tests.patience import PATIENCE
 from tests.strangers import STRANGER, stranger
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The gateway runs on asyncio."""
-    return "asyncio"
 
 
 CLAUDE: dict[str, Any] = {
@@ -91,38 +86,36 @@ def verdict(agent: str, answer: dict[str, Any]) -> tuple[str, str]:
 @pytest.mark.parametrize("agent", ASKS)
 async def test_each_agent_hears_yes_and_no_in_its_own_words(agent: str) -> None:
     for decide, wanted in ((yes, "allow"), (no, "deny")):
-        with anyio.fail_after(PATIENCE):
-            async with hooked(decide) as at, client(at) as http:
-                answer = await http.post(f"/hooks/{agent}", json=ASKS[agent])
-                assert answer.status_code == 200
-                said, words = verdict(agent, answer.json())
-                assert said == wanted
-                assert wanted == "allow" or "not on Fridays" in words
-                (record,) = at.space.proposals
-                assert record.arguments == {"command": "make"}
-                assert record.client == agent
+        async with asked(decide) as (at, http):
+            answer = await http.post(f"/hooks/{agent}", json=ASKS[agent])
+            assert answer.status_code == 200
+            said, words = verdict(agent, answer.json())
+            assert said == wanted
+            assert wanted == "allow" or "not on Fridays" in words
+            (record,) = at.space.proposals
+            assert record.arguments == {"command": "make"}
+            assert record.client == agent
 
 
 async def test_what_was_edited_is_what_runs_and_its_outcome_is_told() -> None:
     async def edit(proposal: Proposal) -> None:
         await proposal.fulfill({"command": "make -n"})
 
-    with anyio.fail_after(PATIENCE):
-        async with hooked(edit) as at, client(at) as http:
-            answer = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
-            assert answer["hookSpecificOutput"]["updatedInput"] == {"command": "make -n"}
-            ran = {"tool_input": {"command": "make -n"}}
-            after = {**CLAUDE, **ran, "hook_event_name": "PostToolUse"}
-            after["tool_response"] = {"stdout": "done", "stderr": "", "interrupted": False}
-            told = await http.post("/hooks/claude-code", json=after)
-            assert (told.status_code, told.json()) == (200, {})
-            assert await settled(at.space) == "fulfilled"
-            (record,) = at.space.proposals
-            assert record.report is not None
-            assert (record.report.outcome, record.report.output) == ("completed", "done")
-            # The same call is not permitted a second time.
-            again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
-            assert verdict("claude-code", again)[0] == "deny"
+    async with asked(edit) as (at, http):
+        answer = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+        assert answer["hookSpecificOutput"]["updatedInput"] == {"command": "make -n"}
+        ran = {"tool_input": {"command": "make -n"}}
+        after = {**CLAUDE, **ran, "hook_event_name": "PostToolUse"}
+        after["tool_response"] = {"stdout": "done", "stderr": "", "interrupted": False}
+        told = await http.post("/hooks/claude-code", json=after)
+        assert (told.status_code, told.json()) == (200, {})
+        assert await settled(at.space) == "fulfilled"
+        (record,) = at.space.proposals
+        assert record.report is not None
+        assert (record.report.outcome, record.report.output) == ("completed", "done")
+        # The same call is not permitted a second time.
+        again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+        assert verdict("claude-code", again)[0] == "deny"
 
 
 AFTER = {
@@ -225,35 +218,33 @@ async def test_who_hangs_up_as_it_is_permitted_is_not_told() -> None:
 
 
 async def test_a_program_whose_host_is_gone_says_that_it_was_not_told() -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked(yes) as at, client(at) as http:
-            await http.post("/hooks/claude-code", json=CLAUDE)
-            # Another hook of the same call was told.
-            await http.post("/hooks/claude-code", json=CLAUDE)
-            await http.post("/hooks/claude-code?untold=1", json=CLAUDE)
-            assert at.space.proposals[0].state == "permitted"
-            await http.post("/hooks/claude-code?untold=1", json=CLAUDE)
-            assert await settled(at.space) == "fulfilled"
-            report = at.space.proposals[0].report
-            assert report is not None
-            assert report.outcome == "not_run"
-            again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
-            assert verdict("claude-code", again)[0] == "deny"
+    async with asked(yes) as (at, http):
+        await http.post("/hooks/claude-code", json=CLAUDE)
+        # Another hook of the same call was told.
+        await http.post("/hooks/claude-code", json=CLAUDE)
+        await http.post("/hooks/claude-code?untold=1", json=CLAUDE)
+        assert at.space.proposals[0].state == "permitted"
+        await http.post("/hooks/claude-code?untold=1", json=CLAUDE)
+        assert await settled(at.space) == "fulfilled"
+        report = at.space.proposals[0].report
+        assert report is not None
+        assert report.outcome == "not_run"
+        again = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+        assert verdict("claude-code", again)[0] == "deny"
 
 
 async def test_what_another_hook_has_changed_after_the_permit_is_told() -> None:
     """Of two hooks that change a call the one that answers last counts."""
-    with anyio.fail_after(PATIENCE):
-        async with hooked(yes) as at, client(at) as http:
-            await http.post("/hooks/claude-code", json=CLAUDE)
-            ran = {"tool_input": {"command": "make install"}}
-            await http.post("/hooks/claude-code", json={**AFTER, **ran})
-            assert await settled(at.space) == "fulfilled"
-            report = at.space.proposals[0].report
-            assert report is not None
-            assert report.output == (
-                'RAN WITH OTHER ARGUMENTS THAN PERMITTED: {"command":"make install"}\ndone'
-            )
+    async with asked(yes) as (at, http):
+        await http.post("/hooks/claude-code", json=CLAUDE)
+        ran = {"tool_input": {"command": "make install"}}
+        await http.post("/hooks/claude-code", json={**AFTER, **ran})
+        assert await settled(at.space) == "fulfilled"
+        report = at.space.proposals[0].report
+        assert report is not None
+        assert report.output == (
+            'RAN WITH OTHER ARGUMENTS THAN PERMITTED: {"command":"make install"}\ndone'
+        )
 
 
 @pytest.mark.parametrize("agent", ASKS)
@@ -262,34 +253,32 @@ async def test_each_of_two_windows_is_told_of_its_own_call_alone(agent: str) -> 
     name = "conversation_id" if agent == "cursor" else "session_id"
     told: dict[str, str] = {}
     events = {each: anyio.Event() for each in "ab"}
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http, anyio.create_task_group() as tasks:
+    async with asked() as (at, http), anyio.create_task_group() as tasks:
 
-            async def ask(window: str) -> None:
-                answer = await http.post(f"/hooks/{agent}", json={**ASKS[agent], name: window})
-                told[window] = verdict(agent, answer.json())[0]
-                events[window].set()
+        async def ask(window: str) -> None:
+            answer = await http.post(f"/hooks/{agent}", json={**ASKS[agent], name: window})
+            told[window] = verdict(agent, answer.json())[0]
+            events[window].set()
 
-            for number, window in enumerate("ab", 1):
-                tasks.start_soon(ask, window)
-                await proposed(at.space, number)
-            first, second = at.space.proposals
-            await at.space.proposals.get(second).fulfill()
-            await events["b"].wait()
-            assert (told, first.state) == ({"b": "allow"}, "pending")
-            await at.space.proposals.get(first).reject("unsafe")
-            await events["a"].wait()
-            assert told == {"a": "deny", "b": "allow"}
+        for number, window in enumerate("ab", 1):
+            tasks.start_soon(ask, window)
+            await proposed(at.space, number)
+        first, second = at.space.proposals
+        await at.space.proposals.get(second).fulfill()
+        await events["b"].wait()
+        assert (told, first.state) == ({"b": "allow"}, "pending")
+        await at.space.proposals.get(first).reject("unsafe")
+        await events["a"].wait()
+        assert told == {"a": "deny", "b": "allow"}
 
 
 async def test_who_hangs_up_takes_its_call_back() -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: http.post("/hooks/claude-code", json=CLAUDE))
-                await proposed(at.space)
-                tasks.cancel_scope.cancel()
-            assert await settled(at.space) == "withdrawn"
+    async with asked() as (at, http):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(lambda: http.post("/hooks/claude-code", json=CLAUDE))
+            await proposed(at.space)
+            tasks.cancel_scope.cancel()
+        assert await settled(at.space) == "withdrawn"
 
 
 def waiting_time(space: Space) -> int:
@@ -302,12 +291,11 @@ def waiting_time(space: Space) -> int:
 
 
 async def test_silence_ends_as_a_no_before_the_host_gives_up() -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http:
-            answer = (await http.post("/hooks/claude-code?timeout=5.05", json=CLAUDE)).json()
-            said, words = verdict("claude-code", answer)
-            assert said == "deny"
-            assert "do not try to do the same by another way" in words
+    async with asked() as (_, http):
+        answer = (await http.post("/hooks/claude-code?timeout=5.05", json=CLAUDE)).json()
+        said, words = verdict("claude-code", answer)
+        assert said == "deny"
+        assert "do not try to do the same by another way" in words
 
 
 @pytest.mark.parametrize(
@@ -321,12 +309,11 @@ async def test_silence_ends_as_a_no_before_the_host_gives_up() -> None:
     ],
 )
 async def test_a_call_waits_as_its_hook_says_and_less_than_the_host(said: str, waits: int) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http, anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: http.post(f"/hooks/claude-code{said}", json=CLAUDE))
-            await proposed(at.space)
-            assert waiting_time(at.space) == waits
-            tasks.cancel_scope.cancel()
+    async with asked() as (at, http), anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: http.post(f"/hooks/claude-code{said}", json=CLAUDE))
+        await proposed(at.space)
+        assert waiting_time(at.space) == waits
+        tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize(
@@ -344,13 +331,12 @@ async def test_a_call_waits_as_its_hook_says_and_less_than_the_host(said: str, w
 async def test_what_cannot_be_read_is_denied_by_the_name_of_the_field(
     wrong: bytes, why: str
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked(yes) as at, client(at) as http:
-            answer = await http.post("/hooks/claude-code", content=wrong)
-            said, words = verdict("claude-code", answer.json())
-            assert said == "deny"
-            assert why in words
-            assert len(at.space.proposals) == 0
+    async with asked(yes) as (at, http):
+        answer = await http.post("/hooks/claude-code", content=wrong)
+        said, words = verdict("claude-code", answer.json())
+        assert said == "deny"
+        assert why in words
+        assert len(at.space.proposals) == 0
 
 
 UNKNOWN: dict[str, dict[str, Any]] = {
@@ -363,21 +349,20 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("agent", UNKNOWN)
 async def test_an_event_that_is_new_and_may_ask_is_denied_by_its_name(agent: str) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked(yes) as at, client(at) as http:
-            answer = (await http.post(f"/hooks/{agent}", json=UNKNOWN[agent])).json()
-            said, words = verdict(agent, answer)
-            assert said == "deny"
-            assert UNKNOWN[agent]["hook_event_name"] in words
-            bare = {"hook_event_name": "beforeSomething", "session_id": "s1"}
-            answer = (await http.post(f"/hooks/{agent}", json=bare)).json()
-            assert verdict(agent, answer)[0] == "deny"
-            known_ones = ("Stop", "stop", "SessionStart", "PostToolBatch", "afterFileEdit")
-            for known in (*known_ones, "PreCompact", "beforeTabFileRead", "beforeSubmitPrompt"):
-                told = {**UNKNOWN[agent], "hook_event_name": known}
-                if known in known_ones and not known.casefold().startswith(("post", "after")):
-                    told = {"hook_event_name": known, "session_id": "s1"}
-                assert (await http.post(f"/hooks/{agent}", json=told)).json() == {}
+    async with asked(yes) as (_, http):
+        answer = (await http.post(f"/hooks/{agent}", json=UNKNOWN[agent])).json()
+        said, words = verdict(agent, answer)
+        assert said == "deny"
+        assert UNKNOWN[agent]["hook_event_name"] in words
+        bare = {"hook_event_name": "beforeSomething", "session_id": "s1"}
+        answer = (await http.post(f"/hooks/{agent}", json=bare)).json()
+        assert verdict(agent, answer)[0] == "deny"
+        known_ones = ("Stop", "stop", "SessionStart", "PostToolBatch", "afterFileEdit")
+        for known in (*known_ones, "PreCompact", "beforeTabFileRead", "beforeSubmitPrompt"):
+            told = {**UNKNOWN[agent], "hook_event_name": known}
+            if known in known_ones and not known.casefold().startswith(("post", "after")):
+                told = {"hook_event_name": known, "session_id": "s1"}
+            assert (await http.post(f"/hooks/{agent}", json=told)).json() == {}
 
 
 async def test_strangers_and_pages_are_turned_away() -> None:
@@ -396,15 +381,14 @@ async def test_strangers_and_pages_are_turned_away() -> None:
 
 async def test_calls_of_our_own_server_pass_by_its_source_and_not_by_its_name() -> None:
     ours: dict[str, Any] = {**CLAUDE, "tool_name": "mcp__meup__write", "tool_input": {}}
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http:
-            path = "/hooks/claude-code?own=meup&timeout=5.05"
-            for source, passes in (("user", True), ("project", False), ("plugin", False)):
-                server = {"name": "meup", "source": source}
-                answer = await http.post(path, json={**ours, "mcp_server": server})
-                assert (answer.json() == {}) is passes, source
-            server = {"name": "other", "source": "user"}
-            assert (await http.post(path, json={**ours, "mcp_server": server})).json() != {}
+    async with asked() as (_, http):
+        path = "/hooks/claude-code?own=meup&timeout=5.05"
+        for source, passes in (("user", True), ("project", False), ("plugin", False)):
+            server = {"name": "meup", "source": source}
+            answer = await http.post(path, json={**ours, "mcp_server": server})
+            assert (answer.json() == {}) is passes, source
+        server = {"name": "other", "source": "user"}
+        assert (await http.post(path, json={**ours, "mcp_server": server})).json() != {}
 
 
 @pytest.mark.parametrize(("mode", "query"), [("watch", ""), ("enforce", "?mode=watch")])
@@ -412,17 +396,16 @@ async def test_calls_of_our_own_server_pass_by_its_source_and_not_by_its_name() 
 async def test_one_that_watches_decides_nothing_and_records_all(
     mode: str, query: str, decide: Decide | None
 ) -> None:
-    with anyio.fail_after(PATIENCE):
-        async with hooked(decide, mode=mode) as at, client(at) as http:
-            assert (await http.post(f"/hooks/claude-code{query}", json=CLAUDE)).json() == {}
-            await proposed(at.space)
-            assert at.space.proposals[0].arguments == {"command": "make"}
-            assert await settled(at.space) in ("withdrawn", "expired")
-            # Nor is what it cannot read, or cannot tell of, kept from running.
-            assert (await http.post(f"/hooks/claude-code{query}", content=b"[]")).json() == {}
-            deaf = {"Authorization": f"Bearer {at.tokens['deaf']}"}
-            answer = await http.post(f"/hooks/claude-code{query}", json=CLAUDE, headers=deaf)
-            assert answer.json() == {}
+    async with asked(decide, mode=mode) as (at, http):
+        assert (await http.post(f"/hooks/claude-code{query}", json=CLAUDE)).json() == {}
+        await proposed(at.space)
+        assert at.space.proposals[0].arguments == {"command": "make"}
+        assert await settled(at.space) in ("withdrawn", "expired")
+        # Nor is what it cannot read, or cannot tell of, kept from running.
+        assert (await http.post(f"/hooks/claude-code{query}", content=b"[]")).json() == {}
+        deaf = {"Authorization": f"Bearer {at.tokens['deaf']}"}
+        answer = await http.post(f"/hooks/claude-code{query}", json=CLAUDE, headers=deaf)
+        assert answer.json() == {}
 
 
 @pytest.mark.parametrize("agent", ASKS)
@@ -436,12 +419,11 @@ async def test_a_call_of_cursors_is_asked_about_by_its_own_hook_alone(event: str
     """It runs the hooks of Claude Code's settings as well."""
     both = {**CLAUDE, "hook_event_name": event, "cursor_version": "3.12.17"}
     own = {**both, "hook_event_name": "preToolUse", "conversation_id": "c1"}
-    with anyio.fail_after(PATIENCE):
-        async with hooked(yes) as at, client(at) as http:
-            assert (await http.post("/hooks/claude-code", json=both)).json() == {}
-            answer = (await http.post("/hooks/cursor", json=own)).json()
-            assert verdict("cursor", answer)[0] == "allow"
-            assert len(at.space.proposals) == 1
+    async with asked(yes) as (at, http):
+        assert (await http.post("/hooks/claude-code", json=both)).json() == {}
+        answer = (await http.post("/hooks/cursor", json=own)).json()
+        assert verdict("cursor", answer)[0] == "allow"
+        assert len(at.space.proposals) == 1
 
 
 TWICE = '{"command": "ls", "command": "rm -rf /"}'
@@ -462,11 +444,10 @@ TWICE = '{"command": "ls", "command": "rm -rf /"}'
 )
 async def test_a_name_that_stands_twice_is_denied(agent: str, said: str) -> None:
     """Its host may run the other one of the two."""
-    with anyio.fail_after(PATIENCE):
-        async with hooked(yes) as at, client(at) as http:
-            answer = (await http.post(f"/hooks/{agent}", content=said)).json()
-            assert verdict(agent, answer)[0] == "deny"
-            assert "twice" in verdict(agent, answer)[1]
+    async with asked(yes) as (_, http):
+        answer = (await http.post(f"/hooks/{agent}", content=said)).json()
+        assert verdict(agent, answer)[0] == "deny"
+        assert "twice" in verdict(agent, answer)[1]
 
 
 @pytest.mark.parametrize(
@@ -474,12 +455,11 @@ async def test_a_name_that_stands_twice_is_denied(agent: str, said: str) -> None
 )
 async def test_a_value_that_is_hard_to_hand_on_is_denied_or_runs_as_it_was(value: str) -> None:
     said = json.dumps(CLAUDE).replace('"make"', value)
-    with anyio.fail_after(PATIENCE):
-        async with hooked(yes) as at, client(at) as http:
-            answer = (await http.post("/hooks/claude-code", content=said)).json()
-            if verdict("claude-code", answer)[0] == "allow":
-                given = answer["hookSpecificOutput"]["updatedInput"]
-                assert json.dumps(given) == json.dumps(json.loads(f'{{"command": {value}}}'))
+    async with asked(yes) as (_, http):
+        answer = (await http.post("/hooks/claude-code", content=said)).json()
+        if verdict("claude-code", answer)[0] == "allow":
+            given = answer["hookSpecificOutput"]["updatedInput"]
+            assert json.dumps(given) == json.dumps(json.loads(f'{{"command": {value}}}'))
 
 
 # --- the program ---

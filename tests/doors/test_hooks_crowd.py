@@ -16,7 +16,8 @@ from meup_agent.client.space import take_permit
 from meup_agent.doors import permit
 from meup_agent.doors.hook_app import HookApp, NotLoggedIn
 from meup_agent.gateway.auth import new_token
-from tests.doors.hooked import Hooked, client, hooked, proposed, settled
+from tests.asyncio_alone import anyio_backend as anyio_backend
+from tests.doors.hooked import Hooked, asked, client, hooked, proposed, settled
 from tests.doors.test_hooks import CLAUDE, ask_by, connect, verdict, yes
 from tests.interaction.people import PROPOSALS, until
 from tests.patience import PATIENCE
@@ -31,12 +32,6 @@ class Login(NamedTuple):
 
     key: str
     token: str
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The gateway runs on asyncio."""
-    return "asyncio"
 
 
 async def test_each_of_many_agents_gets_its_own_answer() -> None:
@@ -251,30 +246,29 @@ async def test_a_permit_is_not_left_as_told_whose_host_is_gone_as_its_token_is_v
         await take_permit(space, proposal)
 
     monkeypatch.setattr(permit, "take_permit", take_slowly)
-    with anyio.fail_after(PATIENCE):
-        async with hooked() as at, client(at) as http, client(at) as other:
-            second = new_token()
-            other.headers["authorization"] = f"Bearer {second}"
-            reload_with(at, "coder", at.tokens["coder"], second)
-            await http.post("/hooks/claude-code", json=CLAUDE, headers={"meup-defer": "0.01"})
-            await proposed(at.space)
-            await yes(at.space.proposals.get(at.space.proposals[0]))
-            await until(lambda: at.space.proposals[0].state == "permitted")
-            host = connect(at)
-            ask_by(host, at, "meup-defer: 50")
-            await begun.wait()
-            async with anyio.create_task_group() as tasks:
-                waits = partial(other.post, "/hooks/claude-code")
-                tasks.start_soon(partial(waits, json={**CLAUDE, "tool_use_id": "another"}))
-                await proposed(at.space, 2)
-                reload_with(at, "coder", second)
-                host.close()
-                may_go_on.set()
-                assert await settled(at.space) == "fulfilled"
-                report = at.space.proposals[0].report
-                assert report is not None
-                assert report.outcome == "not_run"
-                tasks.cancel_scope.cancel()
+    async with asked() as (at, http), client(at) as other:
+        second = new_token()
+        other.headers["authorization"] = f"Bearer {second}"
+        reload_with(at, "coder", at.tokens["coder"], second)
+        await http.post("/hooks/claude-code", json=CLAUDE, headers={"meup-defer": "0.01"})
+        await proposed(at.space)
+        await yes(at.space.proposals.get(at.space.proposals[0]))
+        await until(lambda: at.space.proposals[0].state == "permitted")
+        host = connect(at)
+        ask_by(host, at, "meup-defer: 50")
+        await begun.wait()
+        async with anyio.create_task_group() as tasks:
+            waits = partial(other.post, "/hooks/claude-code")
+            tasks.start_soon(partial(waits, json={**CLAUDE, "tool_use_id": "another"}))
+            await proposed(at.space, 2)
+            reload_with(at, "coder", second)
+            host.close()
+            may_go_on.set()
+            assert await settled(at.space) == "fulfilled"
+            report = at.space.proposals[0].report
+            assert report is not None
+            assert report.outcome == "not_run"
+            tasks.cancel_scope.cancel()
 
 
 async def test_a_token_that_becomes_void_while_a_request_is_read_asks_nothing() -> None:
@@ -339,19 +333,18 @@ async def test_the_ids_of_another_session_or_participant_lead_to_no_permit_of_th
         decided.append(proposal.proposer)
         await (proposal.fulfill() if len(decided) == 1 else proposal.reject("policy"))
 
-    with anyio.fail_after(PATIENCE):
-        async with hooked(decide) as at, client(at) as http, client(at, "mallory") as other:
-            first = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
-            assert verdict("claude-code", first)[0] == "allow"
-            copied = (await other.post("/hooks/claude-code", json=CLAUDE)).json()
-            assert verdict("claude-code", copied)[0] == "deny"
-            session = {**CLAUDE, "session_id": "another"}
-            moved = (await http.post("/hooks/claude-code", json=session)).json()
-            assert verdict("claude-code", moved)[0] == "deny"
-            another = {**CLAUDE, "tool_input": {"command": "rm -rf /"}}
-            reused = (await http.post("/hooks/claude-code", json=another)).json()
-            assert verdict("claude-code", reused)[0] == "deny"
-            assert decided == ["coder", "mallory", "coder"]
+    async with asked(decide) as (at, http), client(at, "mallory") as other:
+        first = (await http.post("/hooks/claude-code", json=CLAUDE)).json()
+        assert verdict("claude-code", first)[0] == "allow"
+        copied = (await other.post("/hooks/claude-code", json=CLAUDE)).json()
+        assert verdict("claude-code", copied)[0] == "deny"
+        session = {**CLAUDE, "session_id": "another"}
+        moved = (await http.post("/hooks/claude-code", json=session)).json()
+        assert verdict("claude-code", moved)[0] == "deny"
+        another = {**CLAUDE, "tool_input": {"command": "rm -rf /"}}
+        reused = (await http.post("/hooks/claude-code", json=another)).json()
+        assert verdict("claude-code", reused)[0] == "deny"
+        assert decided == ["coder", "mallory", "coder"]
 
 
 def reload_without(at: Hooked, name: str) -> None:

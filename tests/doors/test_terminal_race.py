@@ -13,18 +13,14 @@ from meup_agent import Proposal
 from meup_agent.doors import terminal_race
 from meup_agent.doors.hooks import DIALECTS, HookInput
 from meup_agent.doors.permit import Door
-from tests.doors.hooked import Decide, Hooked, client, hooked, proposed, settled
+from tests.asyncio_alone import anyio_backend as anyio_backend
+from tests.doors.hooked import Decide, Hooked, asked, client, proposed, settled
+from tests.doors.test_hooks import no, yes
 from tests.interaction.people import until
 from tests.patience import PATIENCE
 from tests.wire import read_proposal
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """The gateway runs on asyncio."""
-    return "asyncio"
 
 
 PRE: dict[str, Any] = {
@@ -62,21 +58,12 @@ class Host:
 
 @asynccontextmanager
 async def host(decide: Decide | None = None) -> AsyncGenerator[Host]:
-    with anyio.fail_after(PATIENCE):
-        async with hooked(decide) as at, client(at) as http:
-            yield Host(at, http)
+    async with asked(decide) as (at, http):
+        yield Host(at, http)
 
 
 def verdict(answer: dict[str, Any]) -> str:
     return str(answer["hookSpecificOutput"]["permissionDecision"])
-
-
-async def yes(proposal: Proposal) -> None:
-    await proposal.fulfill()
-
-
-async def no(proposal: Proposal) -> None:
-    await proposal.reject("unsafe", explain="not on Fridays")
 
 
 @pytest.mark.parametrize(("decide", "said"), [(yes, "allow"), (no, "deny")])

@@ -78,8 +78,22 @@ class Case(NamedTuple):
     recorded: str
 
 
+KILLED: Final[tuple[What, ...]] = (
+    "interrupted by INT",
+    "interrupted by TERM",
+    "interrupted by KILL",
+)
+INTERRUPTED: Final[tuple[What, ...]] = (*KILLED, "interrupted by its own API")
+UNREACHABLE: Final[tuple[What, ...]] = ("refused connection", "500", "junk")
 FAILED: Final = "blocking because onFailure"
 NO_DIALOG: Final = "needs approval"
+
+
+def _alike(
+    door: Door, situations: tuple[What, ...], ran: bool, told: str, recorded: str
+) -> tuple[Case, ...]:
+    """Situations that end in the same way."""
+    return tuple(Case(door, what, ran, told, recorded) for what in situations)
 
 
 def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case, ...]:
@@ -89,13 +103,9 @@ def _cases(door: Door, failed: str, *, silence_runs: bool = False) -> tuple[Case
         Case(door, "edit", True, "", "fulfilled"),
         Case(door, "time-out", False, "No participant decided", "expired"),
         Case(door, "gateway killed", False, failed, "withdrawn"),
-        Case(door, "refused connection", False, failed, ""),
-        Case(door, "500", False, failed, ""),
-        Case(door, "junk", False, failed, ""),
+        *_alike(door, UNREACHABLE, False, failed, ""),
         Case(door, "silence", silence_runs, "" if silence_runs else failed, ""),
-        Case(door, "interrupted by INT", False, "", "withdrawn"),
-        Case(door, "interrupted by TERM", False, "", "withdrawn"),
-        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        *_alike(door, KILLED, False, "", "withdrawn"),
         Case(door, "gateway restarted midway", False, failed, "withdrawn"),
         Case(door, "gateway restarted as it ran", True, "", "fulfilled"),
     )
@@ -136,14 +146,9 @@ def _dialog_cases() -> tuple[Case, ...]:
         Case(door, "edit", True, "", "fulfilled"),
         Case(door, "time-out", False, NO_DIALOG, "expired"),
         Case(door, "gateway killed", False, FAILED, "withdrawn"),
-        Case(door, "refused connection", False, FAILED, ""),
-        Case(door, "500", False, FAILED, ""),
-        Case(door, "junk", False, FAILED, ""),
+        *_alike(door, UNREACHABLE, False, FAILED, ""),
         Case(door, "silence", False, NO_DIALOG, ""),
-        Case(door, "interrupted by INT", False, "", "withdrawn"),
-        Case(door, "interrupted by TERM", False, "", "withdrawn"),
-        Case(door, "interrupted by KILL", False, "", "withdrawn"),
-        Case(door, "interrupted by its own API", False, "", "withdrawn"),
+        *_alike(door, INTERRUPTED, False, "", "withdrawn"),
         Case(door, "answered too late", False, FAILED, "withdrawn"),
         Case(door, "gateway restarted midway", False, FAILED, "withdrawn"),
         *_misled(door, FAILED, NO_DIALOG),
@@ -161,11 +166,7 @@ def _approve_cases() -> tuple[Case, ...]:
         Case(door, "gateway killed", False, "the connection was lost", ""),
         Case(door, "gateway restarted midway", True, "", "permitted"),
         Case(door, "refused connection", False, "no gateway has answered", ""),
-        Case(door, "interrupted by INT", False, "", "withdrawn"),
-        Case(door, "interrupted by TERM", False, "", "withdrawn"),
-        Case(door, "interrupted by KILL", False, "", "withdrawn"),
-        Case(door, "interrupted by its own API", False, "", "withdrawn"),
-        Case(door, "answered too late", False, "", "withdrawn"),
+        *_alike(door, (*INTERRUPTED, "answered too late"), False, "", "withdrawn"),
     )
 
 
@@ -211,12 +212,13 @@ CASES: Final = (
     Case("codex-mcp-call", "refused connection", False, "meup did not answer", ""),
     Case("codex-mcp-tool", "allow", True, "", ""),
     Case("codex-mcp-tool", "deny", False, "not on Fridays", ""),
-    Case("codex-mcp-tool", "edit", True, "", ""),
-    Case("codex-mcp-tool", "time-out", True, "", ""),
-    Case("codex-mcp-tool", "gateway killed", True, "", ""),
-    Case("codex-mcp-tool", "500", True, "", ""),
-    Case("codex-mcp-tool", "junk", True, "", ""),
-    Case("codex-mcp-tool", "silence", True, "", ""),
+    *_alike(
+        "codex-mcp-tool",
+        ("edit", "time-out", "gateway killed", "500", "junk", "silence"),
+        True,
+        "",
+        "",
+    ),
 )
 
 
@@ -227,11 +229,7 @@ def _without_terminal(door: Door, no: str) -> tuple[Case, ...]:
         Case(door, "deny", False, no, "rejected"),
         Case(door, "edit", False, no, "withdrawn"),
         Case(door, "time-out", False, no, "expired"),
-        Case(door, "gateway killed", False, no, ""),
-        Case(door, "refused connection", False, no, ""),
-        Case(door, "500", False, no, ""),
-        Case(door, "junk", False, no, ""),
-        Case(door, "silence", False, no, ""),
+        *_alike(door, ("gateway killed", *UNREACHABLE, "silence"), False, no, ""),
     )
 
 
@@ -249,8 +247,7 @@ def _app_server_cases() -> tuple[Case, ...]:
         Case(door, "meup codex killed as it runs", True, "", "permitted"),
         Case(door, "gateway restarted midway", True, "", "fulfilled"),
         Case(door, "too large a message", False, "", ""),
-        Case(door, "interrupted by its own API", False, "", "withdrawn"),
-        Case(door, "answered too late", False, "", "withdrawn"),
+        *_alike(door, ("interrupted by its own API", "answered too late"), False, "", "withdrawn"),
         Case(door, "yes at the terminal", True, "", "withdrawn"),
         Case(door, "no at the terminal", False, "", "withdrawn"),
         *_misled(door, "", no),
@@ -284,11 +281,7 @@ def _sdk_cases() -> tuple[Case, ...]:
         Case(door, "time-out", False, "No participant decided", "expired"),
         Case(door, "gateway killed", False, "the connection was lost", ""),
         Case(door, "gateway restarted midway", True, "", "permitted"),
-        Case(door, "interrupted by INT", False, "", "withdrawn"),
-        Case(door, "interrupted by TERM", False, "", "withdrawn"),
-        Case(door, "interrupted by KILL", False, "", "withdrawn"),
-        Case(door, "interrupted by its own API", False, "", "withdrawn"),
-        Case(door, "answered too late", False, "", "withdrawn"),
+        *_alike(door, (*INTERRUPTED, "answered too late"), False, "", "withdrawn"),
     )
 
 
@@ -306,13 +299,8 @@ def _acp_cases() -> tuple[Case, ...]:
         Case(door, "time-out", False, "No participant decided", "expired"),
         Case(door, "gateway killed", False, "the connection was lost", ""),
         Case(door, "gateway restarted midway", True, "", "permitted"),
-        Case(door, "refused connection", False, "no gateway has answered", ""),
-        Case(door, "500", False, "no gateway has answered", ""),
-        Case(door, "junk", False, "no gateway has answered", ""),
-        Case(door, "silence", False, "no gateway has answered", ""),
-        Case(door, "interrupted by INT", False, "", "withdrawn"),
-        Case(door, "interrupted by TERM", False, "", "withdrawn"),
-        Case(door, "interrupted by KILL", False, "", "withdrawn"),
+        *_alike(door, (*UNREACHABLE, "silence"), False, "no gateway has answered", ""),
+        *_alike(door, KILLED, False, "", "withdrawn"),
         Case(door, "interrupted by its own API", False, "it was cancelled before", "withdrawn"),
         Case(door, "answered too late", False, "it was cancelled before", "withdrawn"),
     )

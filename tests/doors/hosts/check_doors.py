@@ -23,6 +23,7 @@ from meup_agent.doors.hook_app import RAN_OTHERWISE
 from meup_agent.doors.model_api import ModelApi
 from meup_agent.errors import AlreadyDecided
 from meup_agent.gateway.auth import new_token
+from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import CASES, Case
 from tests.doors.hosts.programs import CLAUDE, CLAUDE_VERSION, CODEX, CODEX_VERSION, version
@@ -45,11 +46,6 @@ Started = tuple[list[str], dict[str, str]]
 JUDGE = Path(__file__).with_name("judge.py")
 
 FAKED = ("500", "junk", "silence")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def test_the_programs_are_those_of_the_page() -> None:
