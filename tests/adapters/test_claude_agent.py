@@ -90,12 +90,11 @@ async def test_a_no_runs_nothing_and_tells_the_model_why(tmp_path: Path) -> None
 
 
 async def test_an_interrupt_withdraws(tmp_path: Path) -> None:
-    async with claude(tmp_path, None) as (client, space, _):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(read, client)
-            await until(lambda: len(space.proposals) == 1)
-            await client.interrupt()
-            await until(lambda: space.proposals[0].state == "withdrawn")
+    async with claude(tmp_path, None) as (client, space, _), anyio.create_task_group() as tasks:
+        tasks.start_soon(read, client)
+        await until(lambda: len(space.proposals) == 1)
+        await client.interrupt()
+        await until(lambda: space.proposals[0].state == "withdrawn")
     assert not (tmp_path / "mark").exists()
 
 

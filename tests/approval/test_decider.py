@@ -150,10 +150,9 @@ async def test_proposals_at_once_pass_no_limit_together(meeting: Meeting, notes:
         async with space.propose("tools", "add", {"a": 7, "b": 1}, to="reviewer") as proposal:
             outcomes.append(await proposal.outcome())
 
-    async with together(meeting, notes) as proposer:
-        async with anyio.create_task_group() as group:
-            for _ in range(8):
-                group.start_soon(propose, proposer)
+    async with together(meeting, notes) as proposer, anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(propose, proposer)
     assert notes.all == [("add", 7, 1)] * 2
     rejected = [each for each in outcomes if isinstance(each, Rejection)]
     assert [each.reason for each in rejected] == ["resource_limit"] * 6

@@ -128,27 +128,25 @@ async def test_votes_carry_a_call_out(meeting: Meeting, path: Path, notes: Notes
 
 
 async def test_votes_reject_the_unreachable(meeting: Meeting, path: Path, notes: Notes) -> None:
-    async with office(meeting, path, notes) as o, o.reviewer():
-        async with o.proposed() as p:
-            await o.vote("second", p.id, "reject", explanation="not on a Friday")
-            assert (await o.vote("deep", p.id, "reject"))["outcome"] == "rejected"
-            outcome = await ended(p, Rejection)
-            assert outcome.reason == "disagree"
-            said = await outcome.explanation(5)
+    async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
+        await o.vote("second", p.id, "reject", explanation="not on a Friday")
+        assert (await o.vote("deep", p.id, "reject"))["outcome"] == "rejected"
+        outcome = await ended(p, Rejection)
+        assert outcome.reason == "disagree"
+        said = await outcome.explanation(5)
     assert "0 of 2 approvals; second, deep rejected" in said
     assert "second: not on a Friday" in said
     assert notes.all == []
 
 
 async def test_what_waits_has_rule_and_votes(meeting: Meeting, path: Path, notes: Notes) -> None:
-    async with office(meeting, path, notes) as o, o.reviewer():
-        async with o.proposed(ttl=60) as p:
-            await o.vote("second", p.id)
-            item = await o.held(p.id)
-            async with o.spaces["proposer"].propose("tools", "add", {"a": 1}, ttl=None) as q:
-                asked = await o.held(q.id)
-                with pytest.raises(RequestError, match="takes no votes"):
-                    await o.vote("second", q.id)
+    async with office(meeting, path, notes) as o, o.reviewer(), o.proposed(ttl=60) as p:
+        await o.vote("second", p.id)
+        item = await o.held(p.id)
+        async with o.spaces["proposer"].propose("tools", "add", {"a": 1}, ttl=None) as q:
+            asked = await o.held(q.id)
+            with pytest.raises(RequestError, match="takes no votes"):
+                await o.vote("second", q.id)
     assert notes.all == []
     assert item["kind"] == "quorum"
     assert item["rule"]["name"] == "four eyes"
@@ -249,27 +247,26 @@ async def test_a_changed_policy_takes_the_votes_back(
 ) -> None:
     # The vote that decides finds that its rule has changed, before the reviewer sees it by itself.
     monkeypatch.setattr("meup_agent.approval.reviewer.reviewer.POLL_SECONDS", 3_600.0)
-    async with office(meeting, path, notes) as o, o.reviewer():
-        async with o.proposed() as p:
+    async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
+        await o.vote("second", p.id)
+        write(path, POLICY.replace("second, ", ""))
+        await o.vote("deep", p.id)
+        while (item := await o.held(p.id))["votes"] or len(item["among"]) != 2:
+            pass
+        with pytest.raises(RequestError, match="may not vote"):
             await o.vote("second", p.id)
-            write(path, POLICY.replace("second, ", ""))
-            await o.vote("deep", p.id)
-            while (item := await o.held(p.id))["votes"] or len(item["among"]) != 2:
-                pass
-            with pytest.raises(RequestError, match="may not vote"):
-                await o.vote("second", p.id)
-            write(path, "rules: [{allow: {tool: deploy}}]\nend: true\n")
-            await o.vote("deep", p.id)
-            await o.vote("mallory", p.id)
-            while (await o.held(p.id))["kind"] != "ask":
-                pass
-            assert notes.all == []
-            write(path, "rules: [{quorum: {tool: deploy, of: 1, among: [deep]}}]\nend: true\n")
-            async with o.proposed() as q:
-                write(path, "rules: [{deny: {tool: deploy}}]\nend: true\n")
-                await o.vote("deep", q.id)
-                outcome = await ended(q, Rejection)
-                assert outcome.reason == "policy"
+        write(path, "rules: [{allow: {tool: deploy}}]\nend: true\n")
+        await o.vote("deep", p.id)
+        await o.vote("mallory", p.id)
+        while (await o.held(p.id))["kind"] != "ask":
+            pass
+        assert notes.all == []
+        write(path, "rules: [{quorum: {tool: deploy, of: 1, among: [deep]}}]\nend: true\n")
+        async with o.proposed() as q:
+            write(path, "rules: [{deny: {tool: deploy}}]\nend: true\n")
+            await o.vote("deep", q.id)
+            outcome = await ended(q, Rejection)
+            assert outcome.reason == "policy"
     assert notes.all == []
 
 
@@ -308,22 +305,21 @@ async def test_a_no_is_not_enough_once_a_changed_policy_counts_votes(
 @pytest.mark.rule("5.votes.once")
 @pytest.mark.rule("5.votes.call")
 async def test_votes_outlive_the_reviewer(meeting: Meeting, path: Path, notes: Notes) -> None:
-    async with office(meeting, path, notes) as o:
-        async with AsyncExitStack() as stack:
-            async with o.reviewer():
-                p = await stack.enter_async_context(o.proposed())
-                await o.vote("mallory", p.id)
-                await o.vote("mallory", p.id, "reject")
-                await o.vote("second", p.id)
-            write(path, POLICY.replace("second, ", ""))
-            async with o.reviewer():
-                assert (await o.held(p.id))["votes"] == {}, "another rule finds none"
-            write(path, POLICY)
-            async with o.reviewer():
-                assert (await o.held(p.id))["votes"] == {"second": "approve", "mallory": "reject"}
-                assert notes.all == []
-                await o.vote("deep", p.id)
-                assert await p.result() == 7
+    async with office(meeting, path, notes) as o, AsyncExitStack() as stack:
+        async with o.reviewer():
+            p = await stack.enter_async_context(o.proposed())
+            await o.vote("mallory", p.id)
+            await o.vote("mallory", p.id, "reject")
+            await o.vote("second", p.id)
+        write(path, POLICY.replace("second, ", ""))
+        async with o.reviewer():
+            assert (await o.held(p.id))["votes"] == {}, "another rule finds none"
+        write(path, POLICY)
+        async with o.reviewer():
+            assert (await o.held(p.id))["votes"] == {"second": "approve", "mallory": "reject"}
+            assert notes.all == []
+            await o.vote("deep", p.id)
+            assert await p.result() == 7
     assert notes.all == [("deploy", 7)]
 
 
@@ -331,22 +327,21 @@ async def test_votes_outlive_the_reviewer(meeting: Meeting, path: Path, notes: N
 async def test_votes_are_spent_where_the_call_was_not_carried_out(
     meeting: Meeting, path: Path, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with office(meeting, path, notes) as o, o.reviewer():
-        async with o.proposed() as p:
-            with monkeypatch.context() as patch:
+    async with office(meeting, path, notes) as o, o.reviewer(), o.proposed() as p:
+        with monkeypatch.context() as patch:
 
-                async def lost(self: Proposal, **_: Any) -> None:
-                    raise NotSent("the connection was lost")
+            async def lost(self: Proposal, **_: Any) -> None:
+                raise NotSent("the connection was lost")
 
-                patch.setattr(Proposal, "fulfill", lost)
-                await o.vote("second", p.id)
-                assert (await o.vote("deep", p.id))["outcome"] == "approved"
-                while (await o.held(p.id))["votes"]:
-                    pass
-            assert (await o.vote("deep", p.id))["outcome"] == "open"
-            assert notes.all == []
-            await o.vote("mallory", p.id)
-            assert await p.result() == 7
+            patch.setattr(Proposal, "fulfill", lost)
+            await o.vote("second", p.id)
+            assert (await o.vote("deep", p.id))["outcome"] == "approved"
+            while (await o.held(p.id))["votes"]:
+                pass
+        assert (await o.vote("deep", p.id))["outcome"] == "open"
+        assert notes.all == []
+        await o.vote("mallory", p.id)
+        assert await p.result() == 7
     assert notes.all == [("deploy", 7)]
 
 

@@ -91,10 +91,9 @@ def on_stage(gateway: ThreadedGateway) -> Generator[Stage]:
     """Set the stage at a gateway for the length of a block."""
     stage = Stage(gateway)
     agents = {"files": _files(stage), "reviewer": _reviewer(stage)}
-    with _mute(gateway):
-        with start_blocking_portal() as portal:
-            with portal.wrap_async_context_manager(_joined(gateway, agents)):
-                yield stage
+    with _mute(gateway), start_blocking_portal() as portal:
+        with portal.wrap_async_context_manager(_joined(gateway, agents)):
+            yield stage
 
 
 @asynccontextmanager

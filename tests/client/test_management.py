@@ -23,17 +23,16 @@ def gate(anyio_backend: object) -> Gate:
 async def managed(gate: Gate, do: Callable[[Space], Awaitable[Any]], *, answer: Any) -> Any:
     """The result or error of a verb when a gateway answers in some way."""
     found: list[Any] = []
-    async with present(gate, None, "bob") as (session, end):
-        async with anyio.create_task_group() as tasks:
+    async with present(gate, None, "bob") as (session, end), anyio.create_task_group() as tasks:
 
-            async def act() -> None:
-                try:
-                    found.append(await do(Space(session)))
-                except (Refused, OutcomeUnknown) as error:
-                    found.append(error)
+        async def act() -> None:
+            try:
+                found.append(await do(Space(session)))
+            except (Refused, OutcomeUnknown) as error:
+                found.append(error)
 
-            tasks.start_soon(act)
-            await answer(end)
+        tasks.start_soon(act)
+        await answer(end)
     return found[0]
 
 

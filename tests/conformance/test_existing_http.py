@@ -200,19 +200,18 @@ def test_a_capability_limits_addressees(dialect: str, granted: bool) -> None:
     limited: Json = {"id": "x", "kind": "mcp/request", "to": ["root", "tool-*"]}
     own = [{"kind": "chat"}, *([] if granted else [limited])]
     people = {"alice": own, "root": [{"kind": "*"}], "tool-1": [], "observer": []}
-    with serving_site(people, dialect) as site:
-        with site.join("alice", "root") as (alice, root):
-            if granted:
-                root.send("capability/grant", {"recipient": "alice", "capabilities": [limited]})
-                told = alice.until("system/welcome")["payload"]["you"]["capabilities"]
-                assert {"kind": "mcp/request", "to": ["root", "tool-*"]} in told
-            for fits in (["root"], ["tool-1"], ["tool-1", "root"], "root"):
-                sent = alice.send("mcp/request", {"method": "x"}, to=fits)
-                assert root.until("mcp/request")["id"] == sent
-            alice.until("mcp/request")
-            for fits_not in ([], None, ["observer"], ["root", "observer"], ["Root"]):
-                alice.send("mcp/request", {"method": "x"}, to=fits_not)
-                assert alice.refusal() == "capability_violation"
+    with serving_site(people, dialect) as site, site.join("alice", "root") as (alice, root):
+        if granted:
+            root.send("capability/grant", {"recipient": "alice", "capabilities": [limited]})
+            told = alice.until("system/welcome")["payload"]["you"]["capabilities"]
+            assert {"kind": "mcp/request", "to": ["root", "tool-*"]} in told
+        for fits in (["root"], ["tool-1"], ["tool-1", "root"], "root"):
+            sent = alice.send("mcp/request", {"method": "x"}, to=fits)
+            assert root.until("mcp/request")["id"] == sent
+        alice.until("mcp/request")
+        for fits_not in ([], None, ["observer"], ["root", "observer"], ["Root"]):
+            alice.send("mcp/request", {"method": "x"}, to=fits_not)
+            assert alice.refusal() == "capability_violation"
 
 
 @pytest.mark.rule("7.to")

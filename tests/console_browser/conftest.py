@@ -204,11 +204,10 @@ class Desk:
 
 @asynccontextmanager
 async def open_desk(chromium: Browser, config: Config | None = None) -> AsyncGenerator[Desk]:
-    async with open_site(config) as site:
-        async with AsyncExitStack() as pages:
-            desk = Desk(site, chromium, pages)
-            yield desk
-            desk.check()
+    async with open_site(config) as site, AsyncExitStack() as pages:
+        desk = Desk(site, chromium, pages)
+        yield desk
+        desk.check()
 
 
 @pytest.fixture

@@ -56,17 +56,16 @@ async def test_order_is_the_same_for_all(site: Site) -> None:
 
 @pytest.mark.rule("3.takeover.gateway")
 async def test_newer_connection_takes_over(site: Site) -> None:
-    async with site.join("alice", "bob") as (older, bob):
-        async with site.dial("alice") as newer:
-            welcome = await hear(newer, "system.welcome")
-            assert [other["id"] for other in welcome["payload"]["participants"]] == ["bob"]
-            await hear(newer, "system.presence")
-            assert await hear_end(older) == 4409
-            assert (await hear(bob, "system.presence"))["payload"]["event"] == "join"
-            # The older one's end is not the participant's: nothing but this is heard.
-            await newer.send(envelope("alice"))
-            await hear(newer, "chat")
-            await hear(bob, "chat")
+    async with site.join("alice", "bob") as (older, bob), site.dial("alice") as newer:
+        welcome = await hear(newer, "system.welcome")
+        assert [other["id"] for other in welcome["payload"]["participants"]] == ["bob"]
+        await hear(newer, "system.presence")
+        assert await hear_end(older) == 4409
+        assert (await hear(bob, "system.presence"))["payload"]["event"] == "join"
+        # The older one's end is not the participant's: nothing but this is heard.
+        await newer.send(envelope("alice"))
+        await hear(newer, "chat")
+        await hear(bob, "chat")
 
 
 @pytest.mark.parametrize(

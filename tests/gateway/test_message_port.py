@@ -98,36 +98,33 @@ async def test_silent_client_is_pinged_and_lost() -> None:
 
 
 async def test_lively_turn_is_no_slow_reader() -> None:
-    async with limited(max_queued_frames=8) as gateway:
-        async with pair(gateway) as (alice, bob):
-            frames = [Frame(Opcode.TEXT, envelope("alice", id=str(n))) for n in range(100)]
-            alice.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
-            for member in (alice, bob):
-                assert [each["id"] for each in await read(member, 100)] == [
-                    str(n) for n in range(100)
-                ]
+    async with limited(max_queued_frames=8) as gateway, pair(gateway) as (alice, bob):
+        frames = [Frame(Opcode.TEXT, envelope("alice", id=str(n))) for n in range(100)]
+        alice.transport.write(b"".join(frame.serialize(mask=True) for frame in frames))
+        for member in (alice, bob):
+            assert [each["id"] for each in await read(member, 100)] == [str(n) for n in range(100)]
 
 
 async def test_slow_reader_is_closed_and_the_others_are_not() -> None:
-    async with limited(max_queued_bytes=200_000) as gateway:
-        async with (
-            pair(gateway) as (alice, bob),
-            shaken(gateway, "carol", small=True) as (reader, _),
-        ):
-            text = "x" * 20_000
-            number = 0
-            while not gateway.counters.closed:
-                await alice.send(envelope("alice", id=str(number), payload={"message": text}))
-                for member in (alice, bob):
+    async with (
+        limited(max_queued_bytes=200_000) as gateway,
+        pair(gateway) as (alice, bob),
+        shaken(gateway, "carol", small=True) as (reader, _),
+    ):
+        text = "x" * 20_000
+        number = 0
+        while not gateway.counters.closed:
+            await alice.send(envelope("alice", id=str(number), payload={"message": text}))
+            for member in (alice, bob):
+                heard = await read(member)
+                while heard[0]["kind"] == "system.presence":
                     heard = await read(member)
-                    while heard[0]["kind"] == "system.presence":
-                        heard = await read(member)
-                    assert heard[0]["id"] == str(number)
-                number += 1
-            assert gateway.counters.closed == {1013: 1}
-            await undisturbed(bob)
-            # What had reached the socket can still be read, and then why it ended.
-            assert await said_close(reader) == 1013
+                assert heard[0]["id"] == str(number)
+            number += 1
+        assert gateway.counters.closed == {1013: 1}
+        await undisturbed(bob)
+        # What had reached the socket can still be read, and then why it ended.
+        assert await said_close(reader) == 1013
 
 
 @pytest.mark.limit("close_timeout")

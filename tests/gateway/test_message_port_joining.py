@@ -70,10 +70,9 @@ async def test_stranger_gets_no_room_for_more_than_a_join_frame(gateway: Gateway
 
 @pytest.mark.limit("join_timeout")
 async def test_who_says_nothing_is_closed() -> None:
-    async with limited(join_timeout=0.01) as gateway:
-        async with dial(gateway, path="/ws") as stranger:
-            assert await close_code(stranger) == 4400
-            assert (stranger.close_reason or "").endswith("seconds (join_timeout)")
+    async with limited(join_timeout=0.01) as gateway, dial(gateway, path="/ws") as stranger:
+        assert await close_code(stranger) == 4400
+        assert (stranger.close_reason or "").endswith("seconds (join_timeout)")
 
 
 async def test_join_that_is_said_twice_is_ignored(gateway: Gateway) -> None:

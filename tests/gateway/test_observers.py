@@ -35,15 +35,14 @@ async def test_the_answer_says_the_header_back_and_the_agent_stays(site: Site) -
 async def test_one_that_reads_nothing_is_closed_and_the_others_go_on(site: Site) -> None:
     """Its queue is bounded as a member's."""
     big = {"message": "x" * 90_000}
-    async with site.join("alice") as (alice,):
-        async with site.dial("alice", headers=LOOKING_ON):
-            with anyio.fail_after(PATIENCE):
-                number = 0
-                while not site.place.counters.closed[1013]:
-                    number += 1
-                    await alice.send(envelope("alice", id=f"e{number}", payload=big))
-                    assert (await hear(alice, "chat"))["id"] == f"e{number}"
-            assert site.place.counters.left == 0
+    async with site.join("alice") as (alice,), site.dial("alice", headers=LOOKING_ON):
+        with anyio.fail_after(PATIENCE):
+            number = 0
+            while not site.place.counters.closed[1013]:
+                number += 1
+                await alice.send(envelope("alice", id=f"e{number}", payload=big))
+                assert (await hear(alice, "chat"))["id"] == f"e{number}"
+        assert site.place.counters.left == 0
     assert site.place.counters.closed[1013] == 1
 
 

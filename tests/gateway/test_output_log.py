@@ -65,10 +65,9 @@ def test_what_it_gets_stands_in_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.rule("3.output_log")
 def test_a_connection_takes_over(tmp_path: Path) -> None:
-    with config(tmp_path).in_thread() as gateway:
-        with Site(gateway, V04).join("clerk") as (clerk,):
-            post(gateway, "crane", {"kind": "chat", "payload": {"text": "hi"}})
-            assert clerk.hear("chat")["from"] == "crane"
+    with config(tmp_path).in_thread() as gateway, Site(gateway, V04).join("clerk") as (clerk,):
+        post(gateway, "crane", {"kind": "chat", "payload": {"text": "hi"}})
+        assert clerk.hear("chat")["from"] == "crane"
 
 
 @pytest.mark.rule("3.output_log")

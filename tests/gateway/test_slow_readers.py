@@ -125,9 +125,8 @@ def test_130_streams_that_are_never_read_are_bounded(kind: str) -> None:
 def test_a_stream_that_has_ended_makes_room_for_another(kind: str) -> None:
     with edge(kind, max_streams=1) as it:
         for _ in range(3):
-            with it.stream("carol"):
-                with it.stream("carol", 429), it.stream("bob"):
-                    pass
+            with it.stream("carol"), it.stream("carol", 429), it.stream("bob"):
+                pass
             # The gateway sees soon that it is gone.
             assert any(it.read_events("carol") == 200 for _ in range(10_000))
 

@@ -221,9 +221,8 @@ def test_a_socket_is_its_users_alone_and_gone_at_the_end(tmp_path: Path) -> None
 
 def test_what_a_killed_gateway_left_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "x.sock"
-    with socket.socket(socket.AF_UNIX) as left:
-        with short_path(str(path)) as short:
-            left.bind(short)
+    with socket.socket(socket.AF_UNIX) as left, short_path(str(path)) as short:
+        left.bind(short)
     precious = tmp_path / "precious"
     precious.write_text("mine")
     for spoil in (path.touch, partial(path.symlink_to, precious)):

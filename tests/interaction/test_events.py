@@ -288,9 +288,8 @@ async def test_several_handlers_of_the_same_are_one(meeting: Meeting) -> None:
         raise ValueError("second")
 
     seen = Seen(agent)
-    async with gathered(meeting, agent):
-        async with join(meeting, "second"):
-            await seen.until(HandlerFailed)
+    async with gathered(meeting, agent), join(meeting, "second"):
+        await seen.until(HandlerFailed)
     failed = seen.only(HandlerFailed)
     assert (failed.role, failed.sender) == ("join", kinds.GATEWAY)
     assert [name.rpartition(".")[2] for name in failed.handler.split(", ")] == ["first", "second"]

@@ -253,14 +253,14 @@ async def test_condition_that_raises_withdraws_nothing(meeting: Meeting) -> None
     def odd(_: object) -> bool:
         raise ValueError("which?")
 
-    async with gathered(meeting, "proposer") as (space,):
-        async with (
-            space.propose("tools", "work") as first,
-            space.propose("tools", "work") as second,
-        ):
-            with pytest.raises(ValueError, match="which"):
-                await space.proposals.withdraw_all(where=odd)
-            assert first.state is second.state is ProposalState.PENDING
+    async with (
+        gathered(meeting, "proposer") as (space,),
+        space.propose("tools", "work") as first,
+        space.propose("tools", "work") as second,
+    ):
+        with pytest.raises(ValueError, match="which"):
+            await space.proposals.withdraw_all(where=odd)
+        assert first.state is second.state is ProposalState.PENDING
 
 
 @pytest.mark.rule("4.16.one_envelope")

@@ -45,14 +45,13 @@ async def test_no_verb_says_such_a_number(meeting: Meeting, notes: Notes, number
         lambda space: space.send("acme/note", [number, None]),
         propose,
     ]
-    async with gathered(meeting, scales(notes), "second") as (_, caller):
-        async with taped(caller) as tape:
-            for verb in verbs:
-                with pytest.raises(NotExpressible, match=r"not finite|a double|2\^53"):
-                    await verb(caller)
-            await tape.all_said(caller)
-            said = [each.kind for each in tape.envelopes if each.sender == "second"]
-            assert said == [kinds.CHAT]
+    async with gathered(meeting, scales(notes), "second") as (_, caller), taped(caller) as tape:
+        for verb in verbs:
+            with pytest.raises(NotExpressible, match=r"not finite|a double|2\^53"):
+                await verb(caller)
+        await tape.all_said(caller)
+        said = [each.kind for each in tape.envelopes if each.sender == "second"]
+        assert said == [kinds.CHAT]
     assert notes.all == []
 
 
@@ -141,8 +140,7 @@ async def test_integers_above_the_exact_ones_pass_unchanged(meeting: Meeting) ->
     async def same(number: int) -> int:
         return number
 
-    async with gathered(meeting, tools, "second") as (_, caller):
-        async with taped(caller) as tape:
-            for number in (2**53 + 1, -(2**70), 10**308):
-                assert await caller.call("tools", "same", {"number": number}) == number
-            assert call_of(tape.of(kinds.MCP_REQUEST)[0]).arguments == {"number": 2**53 + 1}
+    async with gathered(meeting, tools, "second") as (_, caller), taped(caller) as tape:
+        for number in (2**53 + 1, -(2**70), 10**308):
+            assert await caller.call("tools", "same", {"number": number}) == number
+        assert call_of(tape.of(kinds.MCP_REQUEST)[0]).arguments == {"number": 2**53 + 1}

@@ -75,12 +75,11 @@ async def test_reject_without_the_capability_raises(meeting: Meeting, notes: Not
             await proposal.reject("busy", explain="never said")
         notes(caught.value.error)
 
-    async with gathered(meeting, observer, "proposer") as (_, space):
-        async with taped(space) as tape:
-            async with space.propose("tools", "x"):
-                await notes.until("capability_violation")
-            await tape.all_said(space)
-            assert [each for each in tape.envelopes if each.sender == "observer"] == []
+    async with gathered(meeting, observer, "proposer") as (_, space), taped(space) as tape:
+        async with space.propose("tools", "x"):
+            await notes.until("capability_violation")
+        await tape.all_said(space)
+        assert [each for each in tape.envelopes if each.sender == "observer"] == []
 
 
 async def test_a_second_reject_raises_and_none_of_its_words_is_lost(meeting: Meeting) -> None:

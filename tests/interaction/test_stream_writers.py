@@ -133,10 +133,9 @@ async def test_a_dialect_without_streams_is_told_before_anything_is_sent(gate: G
 
 
 async def test_a_frame_that_no_one_takes_is_the_callers_mistake(gate: Gate) -> None:
-    async with accepting(gate) as (space, _):
-        async with space.streams.open() as out:
-            with pytest.raises(UsageError, match="in parts"):
-                await out.send(b"x" * MAX_FRAME_BYTES)
+    async with accepting(gate) as (space, _), space.streams.open() as out:
+        with pytest.raises(UsageError, match="in parts"):
+            await out.send(b"x" * MAX_FRAME_BYTES)
 
 
 @pytest.mark.rule("8.ends_with_block")

@@ -100,24 +100,23 @@ async def test_a_cancel_ends_the_stream_with_the_reason(meeting: Meeting, notes:
 
 async def test_a_reader_may_be_let_to_write(meeting: Meeting, notes: Notes) -> None:
     everybody = ("reviewer", "second", recorder(notes, "deep"))
-    async with gathered(meeting, *everybody) as (owner, writer, _):
-        async with owner.streams.open() as out:
-            await until(lambda: len(writer.streams) == 1)
-            with pytest.raises(UsageError, match="has not let us"), writer.streams.write(out.id):
-                raise AssertionError("it is not ours")
-            await out.grant_write("second")
-            await until(lambda: "second" in writer.streams[0].writers)
-            with writer.streams.write(out.id) as also:
-                await also.send(b"from another")
-                await notes.until(b"from another")
-                await out.revoke_write("second")
-                await until(lambda: also.ended is not None)
-                with pytest.raises(StreamEnded, match="revoked"):
-                    await also.send(b"no more")
-            with writer.streams.read(out.id):
-                pass  # it goes on without us
-            await out.send(b"ours")
-            await notes.until(b"ours")
+    async with gathered(meeting, *everybody) as (owner, writer, _), owner.streams.open() as out:
+        await until(lambda: len(writer.streams) == 1)
+        with pytest.raises(UsageError, match="has not let us"), writer.streams.write(out.id):
+            raise AssertionError("it is not ours")
+        await out.grant_write("second")
+        await until(lambda: "second" in writer.streams[0].writers)
+        with writer.streams.write(out.id) as also:
+            await also.send(b"from another")
+            await notes.until(b"from another")
+            await out.revoke_write("second")
+            await until(lambda: also.ended is not None)
+            with pytest.raises(StreamEnded, match="revoked"):
+                await also.send(b"no more")
+        with writer.streams.read(out.id):
+            pass  # it goes on without us
+        await out.send(b"ours")
+        await notes.until(b"ours")
 
 
 @pytest.mark.rule("8.once")

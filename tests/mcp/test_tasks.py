@@ -43,15 +43,14 @@ async def test_a_call_that_takes_longer_is_a_task_until_it_ends() -> None:
 
 async def test_the_clients_half_waits_for_the_end() -> None:
     tools = Tools()
-    async with connected(tools.server) as client:
-        async with anyio.create_task_group() as group:
+    async with connected(tools.server) as client, anyio.create_task_group() as group:
 
-            async def proceed() -> None:
-                await tools.started.wait()
-                tools.proceed.set()
+        async def proceed() -> None:
+            await tools.started.wait()
+            tools.proceed.set()
 
-            group.start_soon(proceed)
-            assert text(await client.call_tool("slow", {"outcome": "done"})) == "done"
+        group.start_soon(proceed)
+        assert text(await client.call_tool("slow", {"outcome": "done"})) == "done"
 
 
 async def test_an_error_of_the_tool_is_a_completed_task() -> None:

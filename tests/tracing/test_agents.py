@@ -107,10 +107,9 @@ async def test_an_open_block_of_a_proposal_does_not_lengthen_its_span(
     meeting: Meeting, traces: Traces
 ) -> None:
     agents = (adder(), willing(), traces.traced(Agent("proposer")))
-    async with gathered(meeting, *agents) as (*_, space):
-        async with space.propose(*ADD) as proposal:
-            await proposal.outcome()
-            assert [each.name for each in traces.spans] == ["meup.proposal"]
+    async with gathered(meeting, *agents) as (*_, space), space.propose(*ADD) as proposal:
+        await proposal.outcome()
+        assert [each.name for each in traces.spans] == ["meup.proposal"]
 
 
 async def test_a_trusted_proposer_has_one_trace(meeting: Meeting, traces: Traces) -> None:
@@ -234,16 +233,15 @@ async def test_a_cancelled_call_tells_by_whom_why_and_how_far_it_came(
         traces.traced(between()),
         traces.traced(Agent("second")),
     )
-    async with gathered(meeting, *agents) as (*_, space):
-        async with anyio.create_task_group() as tasks:
-            with CallScope() as scope:
+    async with gathered(meeting, *agents) as (*_, space), anyio.create_task_group() as tasks:
+        with CallScope() as scope:
 
-                async def cancel() -> None:
-                    await notes.until("begun")
-                    scope.cancel("unsafe", text="stop")
+            async def cancel() -> None:
+                await notes.until("begun")
+                scope.cancel("unsafe", text="stop")
 
-                tasks.start_soon(cancel)
-                await space.call("deep", "ask", {"tool": "wait"})
+            tasks.start_soon(cancel)
+            await space.call("deep", "ask", {"tool": "wait"})
     assert traces.tree() == [
         "second: client tools/call ask",
         "  deep: server tools/call ask",

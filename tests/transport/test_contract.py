@@ -213,13 +213,12 @@ async def test_cancelled_wait_loses_no_message(link: TransportPair) -> None:
 
 
 async def test_second_reader_is_refused_and_the_end_wakes_the_first(link: TransportPair) -> None:
-    async with linked(link) as (transport, peer):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(rest, transport)
-            await anyio.wait_all_tasks_blocked()
-            with pytest.raises(anyio.BusyResourceError):
-                await anext(transport)
-            await peer.vanish()
+    async with linked(link) as (transport, peer), anyio.create_task_group() as tasks:
+        tasks.start_soon(rest, transport)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(anyio.BusyResourceError):
+            await anext(transport)
+        await peer.vanish()
 
 
 async def test_cancelled_send_leaves_no_half_message(link: TransportPair) -> None:

@@ -284,10 +284,9 @@ async def test_end_that_says_nothing(frames: list[bytes], read: list[bytes], cod
             if code == 1005:
                 await stream.receive()
 
-    async with listening(serve) as address:
-        async with websocket_connector(address)({}) as transport:
-            assert [frame async for frame in transport] == read
-            assert transport.closed == CloseInfo(code)
+    async with listening(serve) as address, websocket_connector(address)({}) as transport:
+        assert [frame async for frame in transport] == read
+        assert transport.closed == CloseInfo(code)
 
 
 async def test_peer_that_breaks_the_protocol() -> None:
@@ -301,11 +300,10 @@ async def test_peer_that_breaks_the_protocol() -> None:
             codes.append(int(Close.parse(bytes(payload)).code))
 
     codes: list[int] = []
-    async with listening(serve) as address:
-        async with websocket_connector(address)({}) as transport:
-            assert [frame async for frame in transport] == []
-            assert transport.closed is not None
-            assert (transport.closed.code, transport.closed.local) == (1002, True)
+    async with listening(serve) as address, websocket_connector(address)({}) as transport:
+        assert [frame async for frame in transport] == []
+        assert transport.closed is not None
+        assert (transport.closed.code, transport.closed.local) == (1002, True)
     assert codes == [1002]
 
 

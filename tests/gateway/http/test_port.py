@@ -91,13 +91,12 @@ def test_who_never_ends_the_head_is_dropped(said: bytes) -> None:
 
 
 def test_who_never_ends_the_body_is_told() -> None:
-    with served(replace(LIMITS, join_timeout=0.2), http=OWN) as api:
-        with connected(api) as slow:
-            slow.sendall(
-                b"POST /participants/alice/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
-                b"Authorization: " + api.header("alice")["Authorization"].encode() + b"\r\n\r\n{"
-            )
-            assert slow.makefile("rb").read().startswith(b"HTTP/1.1 408 ")
+    with served(replace(LIMITS, join_timeout=0.2), http=OWN) as api, connected(api) as slow:
+        slow.sendall(
+            b"POST /participants/alice/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+            b"Authorization: " + api.header("alice")["Authorization"].encode() + b"\r\n\r\n{"
+        )
+        assert slow.makefile("rb").read().startswith(b"HTTP/1.1 408 ")
 
 
 def test_it_listens_again_after_a_restart(api: Api) -> None:

@@ -75,11 +75,10 @@ async def test_a_withdrawal_that_reaches_the_fulfiller_ends_the_call(log_lines: 
 
 
 async def test_a_bridge_that_ends_cancels_what_runs_in_the_server(log_lines: LogLines) -> None:
-    async with bridged(stdio("slow")) as stage:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: stage.caller.call(BRIDGE, "wait", {}))
-            await log_lines.wait_for("server: wait began")
-            tasks.cancel_scope.cancel()
+    async with bridged(stdio("slow")) as stage, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: stage.caller.call(BRIDGE, "wait", {}))
+        await log_lines.wait_for("server: wait began")
+        tasks.cancel_scope.cancel()
     assert log_lines.with_text("server: wait ended")
 
 

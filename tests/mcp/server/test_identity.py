@@ -179,20 +179,20 @@ async def test_an_address_may_guess_so_many_times() -> None:
         Gateway(config=config) as gateway,
         AsyncExitStack() as stack,
         served(Stage(gateway, stack)) as server,
+        server.http() as http,
     ):
-        async with server.http() as http:
 
-            async def hello(token: str) -> httpx2.Response:
-                bearer = {**BOTH, "authorization": f"Bearer {token}"}
-                return await http.post(server.url, json=HELLO, headers=bearer)
+        async def hello(token: str) -> httpx2.Response:
+            bearer = {**BOTH, "authorization": f"Bearer {token}"}
+            return await http.post(server.url, json=HELLO, headers=bearer)
 
-            assert (await hello("bobs")).status_code == 200
-            guesses = [await hello(f"guess{number}") for number in range(MAX_WRONG_TOKENS + 1)]
-            answer = await hello("carols")
-            assert (await hello("bobs")).status_code == 200
-            for _ in range(2 * MAX_WRONG_TOKENS):
-                assert (await hello(new_token())).status_code == 401
-            assert (await hello(gateway.token("alice"))).status_code == 200
+        assert (await hello("bobs")).status_code == 200
+        guesses = [await hello(f"guess{number}") for number in range(MAX_WRONG_TOKENS + 1)]
+        answer = await hello("carols")
+        assert (await hello("bobs")).status_code == 200
+        for _ in range(2 * MAX_WRONG_TOKENS):
+            assert (await hello(new_token())).status_code == 401
+        assert (await hello(gateway.token("alice"))).status_code == 200
     statuses = [each.status_code for each in guesses]
     assert statuses == [401] * MAX_WRONG_TOKENS + [429]
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "60")
