@@ -13,24 +13,20 @@ from typing import Any
 import anyio
 import pytest
 
-from meup_agent.errors import AlreadyDecided
-from meup_agent.gateway.auth import new_token
 from tests.asyncio_alone import anyio_backend as anyio_backend
 from tests.cli.processes import environment
-from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
+from tests.doors.hooked import Hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import ACP_CASES, ACP_VERSION, Case
 from tests.doors.hosts.check_doors import (
     BROKEN_POLICY,
     FAKED,
     OTHER_TOKEN,
     SIGNALS,
+    assert_recorded,
     broken,
-    decided,
-    decider,
-    policy_that_breaks,
+    deciding,
 )
 from tests.doors.test_acp import AGENT, Editor, sdk, terminal
-from tests.interaction.people import EVERYTHING, until
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -93,14 +89,8 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         elif case.what == "refused connection":
             url, ttl = "ws://127.0.0.1:9", 3.0
         else:
-            journal = tmp_path / "journal.db"
-            at = await stack.enter_async_context(
-                hooked(decider(case, mark), journal=journal, more={"bob": EVERYTHING})
-            )
-            await stack.enter_async_context(policy_that_breaks(case, at, tmp_path))
-            # The other way to the gateway ends with it.
-            url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
-            token = new_token() if case.what == OTHER_TOKEN else at.tokens["coder"]
+            decided_here = deciding(case, mark, tmp_path)
+            at, url, token = await stack.enter_async_context(decided_here)
         if case.what in ("time-out", "gateway killed", BROKEN_POLICY):
             ttl = 8.0
         where = ["acp", "--url", url, "--space", "demo", "--ttl", f"{ttl:g}"]
@@ -132,11 +122,6 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
             if at is not None:
                 await happen(case, at, partial(connection.cancel, session_id=session), mark)
         assert case.told in str(editor.told)
-        if at is not None and case.recorded == "permitted":
-            await until(lambda: at.space.proposals[0].state == "permitted")
-        elif at is not None and case.recorded:
-            assert await decided(at) == case.recorded
-        if case.what == "answered too late" and at is not None:
-            with pytest.raises(AlreadyDecided):
-                await at.space.proposals.get(at.space.proposals[0]).fulfill()
+        if at is not None:
+            await assert_recorded(case, at)
     assert mark.exists() is case.ran

@@ -11,22 +11,19 @@ import pytest
 
 from meup_agent.doors.model_api import ModelApi
 from meup_agent.doors.permit import Door
-from meup_agent.errors import AlreadyDecided, TokenRefused
-from meup_agent.gateway.auth import new_token
+from meup_agent.errors import TokenRefused
 from tests.asyncio_alone import anyio_backend as anyio_backend
-from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
+from tests.doors.hooked import Hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import SDK_CASES, Case
 from tests.doors.hosts.check_doors import (
     BROKEN_POLICY,
     OTHER_TOKEN,
     SIGNALS,
-    decided,
-    decider,
-    policy_that_breaks,
+    assert_recorded,
+    deciding,
 )
 from tests.doors.hosts.programs import CLAUDE, INSTALLED
 from tests.gateways import websocket_connector
-from tests.interaction.people import EVERYTHING, until
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -73,20 +70,14 @@ async def test_it_does_what_the_page_says(
     async with AsyncExitStack() as stack:
         stack.enter_context(anyio.fail_after(2 * PATIENCE))
         api = stack.enter_context(ModelApi("Bash", command))
-        journal = tmp_path / "journal.db"
-        at = await stack.enter_async_context(
-            hooked(decider(case, mark), journal=journal, more={"bob": EVERYTHING})
-        )
-        await stack.enter_async_context(policy_that_breaks(case, at, tmp_path))
-        # The other way to the gateway ends with it.
-        url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
+        at, url, token = await stack.enter_async_context(deciding(case, mark, tmp_path))
         connector = websocket_connector(url, space="demo")
         if case.what == OTHER_TOKEN:
             with pytest.raises(TokenRefused):
-                await stack.enter_async_context(Door().join(connector, token=new_token()))
+                await stack.enter_async_context(Door().join(connector, token=token))
             assert len(at.space.proposals) == 0
             return  # its program starts no agent
-        door = await stack.enter_async_context(Door().join(connector, token=at.tokens["coder"]))
+        door = await stack.enter_async_context(Door().join(connector, token=token))
         ttl = 8.0 if case.what in ("time-out", "gateway killed", BROKEN_POLICY) else 60.0
         env = {
             "PATH": os.environ["PATH"],
@@ -112,12 +103,6 @@ async def test_it_does_what_the_page_says(
                 async for _ in claude.receive_response():
                     pass
         assert case.told in " ".join(api.results)
-        if case.recorded == "permitted":
-            await until(lambda: at.space.proposals[0].state == "permitted")
-        elif case.recorded:
-            assert await decided(at) == case.recorded
-        if case.what == "answered too late":
-            with pytest.raises(AlreadyDecided):
-                await at.space.proposals.get(at.space.proposals[0]).fulfill()
+        await assert_recorded(case, at)
     edited = mark.with_suffix(".edited").exists()
     assert (mark.exists() or edited, edited) == (case.ran, case.what == "edit")

@@ -13,10 +13,9 @@ import anyio
 import pytest
 
 from meup_agent.doors.model_api import ModelApi
-from meup_agent.errors import AlreadyDecided, MeupError
-from meup_agent.gateway.auth import new_token
+from meup_agent.errors import MeupError
 from tests.asyncio_alone import anyio_backend as anyio_backend
-from tests.doors.hooked import Hooked, hooked, permitted_after_a_restart, proposed
+from tests.doors.hooked import Hooked, permitted_after_a_restart, proposed
 from tests.doors.hosts.cases import APP_SERVER_CASES, Case
 from tests.doors.hosts.check_doors import (
     BROKEN_POLICY,
@@ -25,14 +24,13 @@ from tests.doors.hosts.check_doors import (
     OTHER_TOKEN,
     SIGNALS,
     McpModelApi,
+    assert_recorded,
     broken,
-    decided,
-    decider,
-    policy_that_breaks,
+    deciding,
 )
 from tests.doors.hosts.check_terminal import Terminal, press
 from tests.doors.hosts.programs import CODEX
-from tests.interaction.people import EVERYTHING, until
+from tests.interaction.people import until
 from tests.patience import PATIENCE
 from tests.programs import ROOT
 
@@ -192,14 +190,8 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         elif case.what == "refused connection":
             url, ttl = "ws://127.0.0.1:9", 3.0
         else:
-            journal = tmp_path / "journal.db"
-            at = await stack.enter_async_context(
-                hooked(decider(case, mark), journal=journal, more={"bob": EVERYTHING})
-            )
-            await stack.enter_async_context(policy_that_breaks(case, at, tmp_path))
-            # The other way to the gateway ends with it.
-            url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
-            token = new_token() if case.what == OTHER_TOKEN else at.tokens["coder"]
+            decided_here = deciding(case, mark, tmp_path)
+            at, url, token = await stack.enter_async_context(decided_here)
         if case.what in ("time-out", "gateway killed", BROKEN_POLICY):
             ttl = 8.0
         program = ("-c", SMALL) if case.what == LARGE else ("-m", "meup_agent.cli")
@@ -217,12 +209,7 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
             await until(lambda: case.told in " ".join(api.results))
         if case.ran:
             await until(mark.exists)
-        if case.recorded in ("permitted", "pending") and at is not None:
-            await until(lambda: at.space.proposals[0].state == case.recorded)
-        elif case.recorded and at is not None:
-            assert await decided(at) == case.recorded
-        if case.what == "answered too late" and at is not None:
-            with pytest.raises(AlreadyDecided):
-                await at.space.proposals.get(at.space.proposals[0]).fulfill()
+        if at is not None:
+            await assert_recorded(case, at)
     assert mark.exists() is case.ran
     assert not mark.with_suffix(".edited").exists()

@@ -340,6 +340,27 @@ async def decided(at: Hooked) -> str:
             await anyio.sleep(0.05)
 
 
+@asynccontextmanager
+async def deciding(case: Case, mark: Path, folder: Path) -> AsyncGenerator[tuple[Hooked, str, str]]:
+    """A gateway where a case is decided; its address for a door, and the agent's token."""
+    decides = hooked(decider(case, mark), journal=folder / "journal.db", more={"bob": EVERYTHING})
+    async with decides as at, policy_that_breaks(case, at, folder):
+        # The other way to the gateway ends with it.
+        url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
+        yield at, url, new_token() if case.what == OTHER_TOKEN else at.tokens["coder"]
+
+
+async def assert_recorded(case: Case, at: Hooked) -> None:
+    """Hold the space against the page; a call that was given up is decided by nobody."""
+    if case.recorded in ("permitted", "pending"):
+        await until(lambda: at.space.proposals[0].state == case.recorded)
+    elif case.recorded:
+        assert await decided(at) == case.recorded
+    if case.what == "answered too late":
+        with pytest.raises(AlreadyDecided):
+            await at.space.proposals.get(at.space.proposals[0]).fulfill()
+
+
 def line(said: dict[str, Any]) -> bytes:
     return json.dumps(said).encode() + b"\n"
 
@@ -420,15 +441,9 @@ async def test_it_does_what_the_page_says(case: Case, tmp_path: Path) -> None:
         elif case.what == "refused connection":
             url = "ws://127.0.0.1:9" if is_tool else "http://127.0.0.1:9"
         else:
-            journal = tmp_path / "journal.db"
-            at = await stack.enter_async_context(
-                hooked(decider(case, mark), journal=journal, more={"bob": EVERYTHING})
-            )
-            await stack.enter_async_context(policy_that_breaks(case, at, tmp_path))
-            # The other way to the gateway ends with it.
-            door_url = at.gateway.url if case.what == "gateway restarted midway" else at.door_url
-            url, token = door_url if is_tool else at.url, at.tokens["coder"]
-            token = new_token() if case.what == OTHER_TOKEN else token
+            decided_here = deciding(case, mark, tmp_path)
+            gateway, door_url, token = await stack.enter_async_context(decided_here)
+            at, url = gateway, door_url if is_tool else gateway.url
         make = codex if case.door.startswith("codex") else claude
         command, env = make(case, tmp_path, url, api.url)
         env |= {
