@@ -5,7 +5,7 @@ import runpy
 import anyio
 import pytest
 
-from meup_agent import Agent
+from tests.interaction.cast import adder
 from tests.mcp.conftest import ANYTHING, ServedSpace, anyio_backend, serving, staged
 from tests.patience import PATIENCE
 from tests.programs import ROOT
@@ -14,14 +14,8 @@ __all__ = ["anyio_backend"]
 
 
 async def test_a_mounted_space_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = Agent("tools")
-
-    @agent.tool
-    async def add(a: int, b: int) -> int:
-        return a + b
-
     async with staged(tools=ANYTHING, alice=ANYTHING) as stage:
-        await stage.join("tools", agent)
+        await stage.join("tools", adder())
         monkeypatch.setenv("MEUP_URL", stage.gateway.url)
         monkeypatch.setenv("MEUP_SPACE", "demo")
         app = runpy.run_path(str(ROOT / "examples" / "mounted_space.py"))["app"]

@@ -20,6 +20,12 @@ from tests.interaction.views import call_of, taped
 from tests.wire import kinds
 
 
+@pytest.fixture
+def heard(notes: Notes) -> Callable[[Progress], None]:
+    """Notes the words of each progress."""
+    return lambda progress: notes(progress.message)
+
+
 @pytest.mark.parametrize("to", ["reviewer", ()], ids=["addressed", "broadcast"])
 async def test_the_proposer_hears_that_it_is_considered(
     meeting: Meeting, notes: Notes, to: str | tuple[str, ...]
@@ -62,11 +68,8 @@ FAILED = "its handler failed"
 
 
 async def test_a_proposal_ends_where_the_handler_of_the_last_that_may_decide_failed(
-    meeting: Meeting, notes: Notes
+    meeting: Meeting, heard: Callable[[Progress], None]
 ) -> None:
-    def heard(progress: Progress) -> None:
-        notes(progress.message)
-
     async with (
         gathered(meeting, failing(), "proposer") as (_, space),
         taped(space) as tape,
@@ -83,11 +86,8 @@ async def test_a_proposal_ends_where_the_handler_of_the_last_that_may_decide_fai
 
 @pytest.mark.parametrize("wait", ["addressed", "later"])
 async def test_a_failed_handler_ends_nothing_that_others_may_decide(
-    meeting: Meeting, notes: Notes, wait: str
+    meeting: Meeting, notes: Notes, wait: str, heard: Callable[[Progress], None]
 ) -> None:
-    def heard(progress: Progress) -> None:
-        notes(progress.message)
-
     async with (
         gathered(meeting, failing(), "second", "proposer") as (_, other, space),
         space.propose("tools", "x", on_progress=heard, wait=wait) as proposal,
@@ -100,11 +100,8 @@ async def test_a_failed_handler_ends_nothing_that_others_may_decide(
 
 
 async def test_a_wait_for_who_comes_later_goes_on_where_all_handlers_failed(
-    meeting: Meeting, notes: Notes
+    meeting: Meeting, notes: Notes, heard: Callable[[Progress], None]
 ) -> None:
-    def heard(progress: Progress) -> None:
-        notes(progress.message)
-
     async with (
         gathered(meeting, failing(), "proposer") as (_, space),
         space.propose("tools", "x", on_progress=heard, wait="later") as proposal,
@@ -118,11 +115,8 @@ async def test_a_wait_for_who_comes_later_goes_on_where_all_handlers_failed(
 
 
 async def test_a_participant_that_comes_back_looks_at_it_anew(
-    meeting: Meeting, notes: Notes
+    meeting: Meeting, notes: Notes, heard: Callable[[Progress], None]
 ) -> None:
-    def heard(progress: Progress) -> None:
-        notes(progress.message)
-
     async with (
         gathered(meeting, "second", "proposer") as (other, space),
         space.propose("tools", "x", on_progress=heard) as proposal,

@@ -108,12 +108,18 @@ async def two(
         await tasks.start(run_first)
         standby.gateway = Gateway(config=second, port=second.port)
         tasks.start_soon(standby.run)
-        assert second.journal.nats is not None
         # It forwards from there on, a moment after it listens to members.
-        await is_open(forwarding.split_address(second.journal.nats.advertise or "")[1])
+        await is_open(advertised(second)[1])
         yield gateway, second, standby, stop_first
         stop_first.set()
         standby.over.set()
+
+
+def advertised(config: Config) -> tuple[str, int]:
+    """Where a gateway takes the connections that others forward to it."""
+    assert config.journal.nats is not None
+    assert config.journal.nats.advertise is not None
+    return forwarding.split_address(config.journal.nats.advertise)
 
 
 async def is_open(port: int) -> None:
@@ -173,9 +179,8 @@ async def test_a_forwarder_that_stops_closes_its_members_as_an_owner_does(
 ) -> None:
     async with two(tmp_path, ports) as (owner, second, _, _), AsyncExitStack() as stack:
         third = replace(node(tmp_path, "third", ports), spaces=second.spaces)
-        assert third.journal.nats is not None
         await stack.enter_async_context(Gateway(config=third, port=third.port))
-        await is_open(forwarding.split_address(third.journal.nats.advertise or "")[1])
+        await is_open(advertised(third)[1])
         url = f"ws://127.0.0.1:{third.port}/ws?space=demo"
         async with (
             open_websocket(url, owner.token("alice")) as alice,
@@ -215,10 +220,7 @@ async def test_nobody_without_the_token_tells_where_members_are(
     tmp_path: Path, ports: list[int]
 ) -> None:
     async with two(tmp_path, ports) as (first, _, _, _):
-        nats = first._config.journal.nats
-        assert nats is not None
-        assert nats.advertise is not None
-        host, port = forwarding.split_address(nats.advertise)
+        host, port = advertised(first._config)
         ours = b"\0" * forwarding.CHALLENGE_BYTES
         for token in ("", "another"):
             reader, writer = await asyncio.open_connection(host, port)
@@ -236,11 +238,8 @@ async def test_an_owner_that_ends_does_not_take_what_it_cannot_let_in(
     tmp_path: Path, ports: list[int]
 ) -> None:
     async with two(tmp_path, ports) as (first, _, _, _):
-        nats = first._config.journal.nats
-        assert nats is not None
-        assert nats.advertise is not None
         first._gateway._close_listening()
-        reader, writer = await asyncio.open_connection(*forwarding.split_address(nats.advertise))
+        reader, writer = await asyncio.open_connection(*advertised(first._config))
         theirs, ours = (
             await reader.readexactly(forwarding.CHALLENGE_BYTES),
             bytes(forwarding.CHALLENGE_BYTES),

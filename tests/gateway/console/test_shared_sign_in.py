@@ -4,6 +4,7 @@ import asyncio
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -60,20 +61,27 @@ async def test_who_is_signed_in_stays_so_and_who_signed_out_too(config: Config) 
         assert not await is_signed_in(browser)
 
 
-async def test_who_signed_out_as_a_gateway_stops_is_so_elsewhere(
-    config: Config, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("slow", "is_used"),
+    [("_purge", False), ("_replace", True)],
+    ids=["as its gateway stops", "as the session is used"],
+)
+async def test_who_signs_out_is_so_elsewhere(
+    config: Config, monkeypatch: pytest.MonkeyPatch, slow: str, is_used: bool
 ) -> None:
-    purge = SharedValues._purge
+    change = getattr(SharedValues, slow)
 
-    async def slowly(values: SharedValues, key: str) -> None:
-        await asyncio.sleep(0.1)  # the server's answer takes so long
-        await purge(values, key)
+    async def slowly(*given: Any) -> None:
+        await asyncio.sleep(0.1)  # the server's answer takes so long; a removal is sooner
+        await change(*given)
 
-    monkeypatch.setattr(SharedValues, "_purge", slowly)
+    monkeypatch.setattr(SharedValues, slow, slowly)
     async with open_site(config) as first:
         browser = await first.browser("you")
         form = await browser.fields("/inbox", "/sign-out")
         before = dict(browser.client.cookies)
+        if is_used:
+            first.clock.now += USED_SECONDS + 1
         assert (await browser.post("/sign-out", form)).status_code == 303
     async with open_site(config) as second:
         browser.client.cookies.clear()
@@ -91,28 +99,6 @@ async def test_a_session_that_is_not_used_ends(config: Config) -> None:
         first.clock.now += SESSION_IDLE + 1
         assert not await is_signed_in(browser)
     async with open_site(config) as second:
-        assert not await is_signed_in(await moved(browser, second))
-
-
-async def test_who_signs_out_as_the_session_is_used_stays_signed_out(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replace = SharedValues._replace
-
-    async def slowly(values: SharedValues, key: str, value: bytes) -> None:
-        await asyncio.sleep(0.1)  # longer than a removal takes
-        await replace(values, key, value)
-
-    monkeypatch.setattr(SharedValues, "_replace", slowly)
-    async with open_site(config) as first:
-        browser = await first.browser("you")
-        form = await browser.fields("/inbox", "/sign-out")
-        before = dict(browser.client.cookies)
-        first.clock.now += USED_SECONDS + 1
-        assert (await browser.post("/sign-out", form)).status_code == 303
-    async with open_site(config) as second:
-        browser.client.cookies.clear()
-        browser.client.cookies.update(before)
         assert not await is_signed_in(await moved(browser, second))
 
 
