@@ -169,7 +169,7 @@ def test_tables_of_another_version_are_no_lack_of_rights(tmp_path: Path) -> None
         pass
     config = postgres_config(tmp_path)
     with psycopg.connect(config.url) as connection:
-        connection.execute(f"UPDATE {config.schema}.owner SET format = 99".encode())
+        connection.execute(f'UPDATE "{config.schema}".owner SET format = 99'.encode())
     found = said(file, exit_codes.FAILED)
     assert "(99, not 1)" in found["tables"][1]
     assert found["permissions"] == (None, "not tried")
