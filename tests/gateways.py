@@ -54,9 +54,5 @@ from meup_agent.transport.connect_failure import cannot_connect
 from meup_agent.transport.http import open_client
 from meup_agent.transport.listener_owner import ForeignListener, check_listener
 from meup_agent.transport.memory import MemoryTransport, memory_connector, memory_pair
-from meup_agent.transport.urls import (
-    short_path,
-    socket_path,
-    socket_url,
-)
+from meup_agent.transport.urls import short_path, socket_path, socket_url
 from meup_agent.transport.websocket import websocket_connector

@@ -56,7 +56,7 @@ class PostgresServer:
     def __init__(self, *, fsync: bool = False) -> None:
         self._settings: dict[str, str | Path] = {
             # Processes are killed here, and no machines.
-            "fsync": "on" if fsync else "off",
+            "fsync": "on" if fsync else "off"
         }
         self._folder = tempfile.TemporaryDirectory(prefix="meup-pg-")
         self.folder = Path(self._folder.name)

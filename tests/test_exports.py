@@ -14,14 +14,7 @@ import pytest
 import meup_agent
 import meup_agent.gateway
 import meup_agent.mcp
-from meup_agent import (
-    Proposal,
-    ProposalHandle,
-    Space,
-    errors,
-    events,
-    types,
-)
+from meup_agent import Proposal, ProposalHandle, Space, errors, events, types
 from meup_agent.types import ProposalRecord
 
 PUBLIC: list[str] = vars(meup_agent)["__all__"]
@@ -132,10 +125,7 @@ def test_importing_starts_and_prints_nothing() -> None:
         text=True,
         check=False,
     )
-    assert (done.stderr, done.stdout) == (
-        "",
-        "late modules: []\nthreads: 1\nlog handlers: []\n",
-    )
+    assert (done.stderr, done.stdout) == ("", "late modules: []\nthreads: 1\nlog handlers: []\n")
 
 
 def test_reference_shows_every_public_name() -> None:

@@ -209,10 +209,7 @@ def test_violation_is_found(path: str, source: str) -> None:
         ("gateway/console/desk.py", "from meup_agent.approval.inbox.inbox import Inbox"),
         ("cli/commands/gateway.py", "from meup_agent.gateway.console import Console"),
         ("agent/scope.py", "import anyio\nfrom meup_agent.client import verbs"),
-        (
-            "cli/demo.py",
-            "from meup_agent import errors, gateway\nfrom meup_agent.agent import x",
-        ),
+        ("cli/demo.py", "from meup_agent import errors, gateway\nfrom meup_agent.agent import x"),
     ],
 )
 def test_what_is_allowed_passes(path: str, source: str) -> None:

@@ -42,9 +42,7 @@ from meup_agent.protocol.wire.membership import (
     read_seq,
     said_by,
 )
-from meup_agent.protocol.wire.membership import (
-    ASIDE as ASIDE,
-)
+from meup_agent.protocol.wire.membership import ASIDE as ASIDE
 from meup_agent.protocol.wire.outcomes import (
     Ending,
     GatewayRefused,

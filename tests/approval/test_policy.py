@@ -167,17 +167,11 @@ def test_without_room_to_count_nothing_passes(monkeypatch: pytest.MonkeyPatch) -
         (lambda: QuorumRule("a", of=3, among=["b", "c"]), "3 votes cannot come of 2"),
         (lambda: QuorumRule("a", of=1, among=["b", "b"]), "stands there twice"),
         (lambda: QuorumRule("a", of=1, among="bob"), "among: expected the names"),
-        (
-            lambda: QuorumRule("a", of=1, among=["b"], never=BOB),
-            "never: expected 'proposer'",
-        ),
+        (lambda: QuorumRule("a", of=1, among=["b"], never=BOB), "never: expected 'proposer'"),
         (lambda: LimitRule("a", count=0, every=1), "count: expected a number"),
         (lambda: LimitRule("a", count=1, every=0), "every: expected a span"),
         (lambda: LimitRule("a", count=1, every=1, per=TOOL), "per: expected"),
-        (
-            lambda: LimitRule("a", count=1, every=1, then=ALLOW),
-            "a limit allows nothing",
-        ),
+        (lambda: LimitRule("a", count=1, every=1, then=ALLOW), "a limit allows nothing"),
     ],
 )
 def test_a_rule_that_cannot_be_meant(made: Any, said: str) -> None:

@@ -45,10 +45,7 @@ def test_a_pattern_with_an_end_that_is_open_has_three_texts_near_it() -> None:
             AllowRule(shell=["git log*", "ls"]),
             "takes 'git loga', 'ls', 'git loga b'; not 'ls b', 'git loga && a', 'ls && a'",
         ),
-        (
-            DenyRule("Bash", shell="rm *"),
-            "takes 'rm a', 'rm a b', 'rm a && a'; not 'xrm a'",
-        ),
+        (DenyRule("Bash", shell="rm *"), "takes 'rm a', 'rm a b', 'rm a && a'; not 'xrm a'"),
     ],
 )
 def test_a_rule_about_lines_has_samples_of_lines(rule: PolicyRule, said: str) -> None:

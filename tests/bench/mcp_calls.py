@@ -21,13 +21,7 @@ import anyio
 from meup_agent import Agent, Limits, Settings
 from tests.bench import calls, peers, processes, timing
 from tests.bench.figures import Figure, Program
-from tests.bench.processes import (
-    Address,
-    gateway,
-    on_uvloop,
-    process,
-    result_of,
-)
+from tests.bench.processes import Address, gateway, on_uvloop, process, result_of
 from tests.bench.timing import Calls, Times, percentile
 
 if TYPE_CHECKING:

@@ -51,8 +51,6 @@ def test_a_commit_is_measured_beside_this_tree(
     assert "200 rules, a decision, p50" in capsys.readouterr().out
 
 
-def test_a_commit_that_is_not_here_is_told(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_commit_that_is_not_here_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     compare.main(["0" * 40])
     assert "this clone has no commit" in capsys.readouterr().err

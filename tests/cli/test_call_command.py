@@ -162,11 +162,7 @@ def test_progress_shows_on_a_terminal(stage: Stage) -> None:
     ],
 )
 def test_options_reach_the_call(
-    here: Here,
-    monkeypatch: pytest.MonkeyPatch,
-    given: tuple[str, ...],
-    option: str,
-    value: object,
+    here: Here, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], option: str, value: object
 ) -> None:
     asked: list[object] = []
     invoke = Space.invoke

@@ -85,9 +85,7 @@ def test_person_with_a_program_of_its_own_does_not_go_past_the_votes(
         async def work() -> None:
             async with (
                 Agent("agent").join(
-                    people["agent"]["MEUP_URL"],
-                    space="mcp",
-                    token=people["agent"]["MEUP_TOKEN"],
+                    people["agent"]["MEUP_URL"], space="mcp", token=people["agent"]["MEUP_TOKEN"]
                 ) as space,
                 space.propose("calc", "add", {"a": 1, "b": 2}) as proposal,
             ):

@@ -41,11 +41,9 @@ def test_a_gateway_reads_its_file_again_or_says_what_is_wrong(
 ) -> None:
     file = tmp_path / "space.yaml"
     file.write_text(SPACE + ANN.format("first"))
-    with (
-        running(
-            "gateway", "--config", "space.yaml", "--port", "0", cwd=tmp_path, variables=state
-        ) as gateway,
-    ):
+    with running(
+        "gateway", "--config", "space.yaml", "--port", "0", cwd=tmp_path, variables=state
+    ) as gateway:
         port = port_of(gateway)
         file.write_text(SPACE + ANN.format("second") + "  bob: {}\n")
         assert reload(state) == (0, f"ws://127.0.0.1:{port}: added bob; changed ann\n")

@@ -170,8 +170,7 @@ async def test_what_can_be_read_in_two_ways_reaches_nobody(line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    [TERMINAL.replace(b"terminal/create", b"terminal\\/cre\\u0061te"), TERMINAL + b" \r"],
+    "line", [TERMINAL.replace(b"terminal/create", b"terminal\\/cre\\u0061te"), TERMINAL + b" \r"]
 )
 async def test_another_spelling_is_decided_as_well(line: bytes) -> None:
     async with wire() as at:

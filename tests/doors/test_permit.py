@@ -332,9 +332,7 @@ async def test_one_call_is_one_proposal_and_has_one_answer(meeting: Meeting) -> 
         assert len(ann.proposals) == 3
 
 
-async def test_a_wait_goes_on_for_another_that_asks_as_the_first_hangs_up(
-    meeting: Meeting,
-) -> None:
+async def test_a_wait_goes_on_for_another_that_asks_as_the_first_hangs_up(meeting: Meeting) -> None:
     call = bash("ls", session="s1", call_id="toolu_1")
     answered = anyio.Event()
     async with doors(meeting, "ann") as ((door,), (ann,)), anyio.create_task_group() as tasks:
@@ -534,10 +532,7 @@ async def test_of_two_doors_that_recall_a_kept_permit_one_hands_it_out(meeting: 
             denied = {each.why for each in answers if isinstance(each, Denied)}
             assert denied == {Why.RUN_BEFORE}
         record = ann.proposals[0]
-        assert (record.state, record.report) == (
-            "permitted",
-            PermitReport(ReportedOutcome.TAKEN),
-        )
+        assert (record.state, record.report) == ("permitted", PermitReport(ReportedOutcome.TAKEN))
         assert door.report(kept.proposal, PermitReport(ReportedOutcome.COMPLETED))
         await until(lambda: record.state == "fulfilled")
         assert door.space is not None

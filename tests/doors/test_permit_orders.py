@@ -18,12 +18,7 @@ from meup_agent.testing import MemorySpace
 from tests.interaction.people import EVERYTHING, LIMITS, PROPOSALS, join
 from tests.wire import kinds, payloads
 
-PEOPLE = {
-    "coder": PROPOSALS,
-    "ann": EVERYTHING,
-    "bob": EVERYTHING,
-    "watching": [{"kind": "chat"}],
-}
+PEOPLE = {"coder": PROPOSALS, "ann": EVERYTHING, "bob": EVERYTHING, "watching": [{"kind": "chat"}]}
 PAUSES = st.sampled_from([0.0, 0.0, 0.001, 1.0, 70.0])
 WHAT = (
     *("fulfill", "edit", "again", "cancel", "reject", "die", "drop"),

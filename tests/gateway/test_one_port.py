@@ -19,11 +19,7 @@ import pytest
 from meup_agent.gateway import Gateway, GatewayLimits, TlsConfig
 from meup_agent.gateway.edge import listener
 from meup_agent.gateway.edge.http import server
-from meup_agent.gateway.edge.listener import (
-    MAX_HEAD_BYTES,
-    STRANGER_READ_BYTES,
-    max_handshakes,
-)
+from meup_agent.gateway.edge.listener import MAX_HEAD_BYTES, STRANGER_READ_BYTES, max_handshakes
 from meup_agent.gateway.logs import LINES_BURST
 from tests.gateway.own_loop import HOSTILE, running
 from tests.gateway.own_loop import anyio_backend as anyio_backend

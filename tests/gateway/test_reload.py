@@ -263,10 +263,7 @@ async def test_event_streams_end_with_their_token() -> None:
 
 @pytest.mark.rule("3.reload")
 async def test_the_name_of_one_who_is_not_listed_any_more_may_be_invited() -> None:
-    async with (
-        serve(config({"ann": ALL, "bob": CHAT})) as gateway,
-        member(gateway, "ann") as ann,
-    ):
+    async with serve(config({"ann": ALL, "bob": CHAT})) as gateway, member(gateway, "ann") as ann:
         gateway.reload(config({"ann": ALL}))
         invite = {"participant_id": "bob", "initial_capabilities": list(CHAT)}
         await ann.send(envelope("ann", "space/invite", invite, id="i1"))

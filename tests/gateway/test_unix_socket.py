@@ -35,7 +35,7 @@ from tests.patience import PATIENCE
 from tests.transport.peers import CERTIFICATE
 
 pytestmark = [
-    pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Python has none on this system"),
+    pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="Python has none on this system")
 ]
 
 PARTICIPANTS = {"alice": [{"kind": "*"}], "bob": [{"kind": "*"}]}

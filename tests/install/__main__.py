@@ -297,10 +297,7 @@ def main(folder: Path) -> None:
         for job in [threads.submit(step) for step in steps]:
             job.result()
     failures: list[str] = []
-    for environment, python, selection in (
-        (oldest, old, everywhere),
-        (newest, new, at_the_edge),
-    ):
+    for environment, python, selection in ((oldest, old, everywhere), (newest, new, at_the_edge)):
         say(f"the {environment.name} dependencies, {python}")
         try:
             run_suite(environment, tests, selection)

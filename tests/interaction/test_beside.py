@@ -195,10 +195,7 @@ async def test_what_was_approved_runs_at_the_agent_whatever_it_names(meeting: Me
 @pytest.mark.rule("3.beside.own")
 async def test_a_question_is_refused_whose_connection_is_gone(meeting: Meeting) -> None:
     """The agent would answer in vain, and nobody else will."""
-    async with (
-        gathered(meeting, answering("reviewer", "agent")),
-        raw(meeting, "tools") as tools,
-    ):
+    async with gathered(meeting, answering("reviewer", "agent")), raw(meeting, "tools") as tools:
         with anyio.fail_after(PATIENCE):
             async with by_hand(meeting) as beside:
                 await beside.call("tools", "ask", id="call-1")
@@ -357,9 +354,7 @@ async def _is_kicked(meeting: Meeting, by: Space) -> None:
 
 
 @pytest.mark.rule("3.beside.ends")
-async def test_a_removed_participant_is_removed_with_all_connections(
-    meeting: Meeting,
-) -> None:
+async def test_a_removed_participant_is_removed_with_all_connections(meeting: Meeting) -> None:
     async with gathered(meeting, "second") as (second,), by_hand(meeting) as one:
         async with by_hand(meeting) as two, raw(meeting, "reviewer", NO_HEADERS) as agent:
             with pytest.raises(Kicked):

@@ -4,16 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from meup_agent import (
-    Agent,
-    Context,
-    Gone,
-    Progress,
-    Proposal,
-    ProposalState,
-    Reason,
-    Rejection,
-)
+from meup_agent import Agent, Context, Gone, Progress, Proposal, ProposalState, Reason, Rejection
 from meup_agent.approval import AskRule, Policy
 from tests.interaction.people import Latch, Meeting, Notes, ended, gathered, join, keep_away, until
 from tests.interaction.views import call_of, taped

@@ -55,10 +55,7 @@ async def test_what_a_killed_process_proposed_does_not_run(meeting: Meeting, not
         async with killed(meeting, "proposer") as process:
             await propose(process, "count")
             await until(lambda: has_state(reviewer, OLD, ProposalState.PENDING))
-        async with (
-            join(meeting, "proposer") as again,
-            again.propose("tools", "count") as twin,
-        ):
+        async with join(meeting, "proposer") as again, again.propose("tools", "count") as twin:
             await until(lambda: has_state(reviewer, twin.id, ProposalState.PENDING))
             with pytest.raises(AlreadyDecided, match="withdrawn"):
                 await reviewer.proposals.get(OLD).fulfill()

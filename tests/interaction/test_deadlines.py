@@ -170,10 +170,7 @@ async def test_a_newcomer_learns_the_renewed_deadline(meeting: InMemory, notes: 
 
 @pytest.mark.rule("6.ttl")
 async def test_a_foreign_ttl_ends_a_proposal_for_all(meeting: InMemory, notes: Notes) -> None:
-    async with (
-        join(meeting, holding(notes)) as reviewer,
-        raw(meeting, "proposer") as alice,
-    ):
+    async with join(meeting, holding(notes)) as reviewer, raw(meeting, "proposer") as alice:
         body = {"method": "tools/call", "ttl": 30_000, "params": CALL}
         await alice.say(kinds.MCP_PROPOSAL, body, id="p1")
         await until(lambda: bool(reviewer.proposals))

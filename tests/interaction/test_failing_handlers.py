@@ -93,9 +93,7 @@ async def test_a_reviewer_that_fails_after_its_request_is_only_logged(
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # trio has no futures
-async def test_a_future_that_was_cancelled_is_a_failure_of_its_handler(
-    meeting: Meeting,
-) -> None:
+async def test_a_future_that_was_cancelled_is_a_failure_of_its_handler(meeting: Meeting) -> None:
     agent = Agent("tools")
 
     @agent.tool
@@ -161,9 +159,7 @@ async def test_a_tool_cannot_end_the_program(meeting: Meeting, error: BaseExcept
         assert await second.request("tools", "ping") == {}
 
 
-async def test_what_a_tool_raises_in_a_group_is_said_without_the_group(
-    meeting: Meeting,
-) -> None:
+async def test_what_a_tool_raises_in_a_group_is_said_without_the_group(meeting: Meeting) -> None:
     agent = Agent("tools")
 
     @agent.tool

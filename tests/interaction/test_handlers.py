@@ -186,9 +186,7 @@ async def test_threads_that_wait_for_threads_do_not_wait_for_ever(meeting: Meeti
     assert results == [1] * 4 * places
 
 
-async def test_a_large_text_is_sent_once_where_two_have_no_room(
-    meeting: Meeting,
-) -> None:
+async def test_a_large_text_is_sent_once_where_two_have_no_room(meeting: Meeting) -> None:
     agent = Agent("tools")
 
     @agent.tool

@@ -117,9 +117,7 @@ async def test_a_call_that_was_edited_is_no_plain_result(meeting: Meeting) -> No
 
 
 @pytest.mark.rule("6.meta_not_repeated")
-async def test_a_fulfillment_repeats_the_trace_and_nothing_unseen(
-    meeting: Meeting,
-) -> None:
+async def test_a_fulfillment_repeats_the_trace_and_nothing_unseen(meeting: Meeting) -> None:
     async with (
         gathered(meeting, calculator(), willing(), "proposer") as (_, _, proposers),
         taped(proposers) as tape,
@@ -185,10 +183,7 @@ async def test_a_rejection_and_its_explanation(meeting: Meeting, notes: Notes) -
             outcome = await ended(proposal, Rejection)
             assert (outcome.reason, outcome.by) == ("unsafe", "reviewer")
             assert proposal.state is ProposalState.REJECTED
-        await notes.until(
-            ("unsafe", "reviewer", True),
-            ("it leaves the workspace", outcome.id),
-        )
+        await notes.until(("unsafe", "reviewer", True), ("it leaves the workspace", outcome.id))
         with pytest.raises(ProposalRejected, match="unsafe"):
             await proposers.call("tools", "write", to="reviewer")
 
@@ -329,10 +324,7 @@ async def test_a_proposal_without_a_handler_is_rejected(meeting: Meeting, notes:
             assert outcome.reason == "incapable"
         async with proposers.propose("tools", "write_file") as proposal:
             await until(lambda: state_of(reviewers, proposal.id) is not None)
-        assert state_of(reviewers, proposal.id) in (
-            ProposalState.PENDING,
-            ProposalState.WITHDRAWN,
-        )
+        assert state_of(reviewers, proposal.id) in (ProposalState.PENDING, ProposalState.WITHDRAWN)
         assert isinstance(await proposal.outcome(), Withdrawal)
     assert notes.all == []
 

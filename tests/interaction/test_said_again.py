@@ -43,10 +43,7 @@ async def test_a_request_that_is_made_again_runs_again(meeting: Meeting, notes: 
 
 
 async def test_the_one_that_still_runs_is_superseded(meeting: Meeting, notes: Notes) -> None:
-    async with (
-        gathered(meeting, counting(notes, stops=True)),
-        raw(meeting, "second") as client,
-    ):
+    async with gathered(meeting, counting(notes, stops=True)), raw(meeting, "second") as client:
         await client.say(kinds.MCP_REQUEST, REQUEST, id="second-1", to=("tools",))
         await notes.until("runs")
         await client.say(kinds.MCP_REQUEST, REQUEST, id="second-1", to=("tools",))

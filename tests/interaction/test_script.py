@@ -20,9 +20,7 @@ from tests.interaction.views import note_result, run_within
 from tests.patience import PATIENCE
 from tests.programs import Program, program
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals"),
-]
+pytestmark = [pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")]
 
 SCRIPT = Path(__file__).with_name("script.py")
 

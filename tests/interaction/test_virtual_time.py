@@ -29,16 +29,7 @@ from meup_agent.errors import (
 )
 from meup_agent.testing import MemorySpace
 from meup_agent.types import Cause
-from tests.interaction.people import (
-    PROPOSALS,
-    InMemory,
-    Latch,
-    Notes,
-    join,
-    keep_away,
-    raw,
-    until,
-)
+from tests.interaction.people import PROPOSALS, InMemory, Latch, Notes, join, keep_away, raw, until
 from tests.interaction.views import has_state, is_idle, lines
 from tests.virtual_time import anyio_backend as anyio_backend
 from tests.wire import kinds, payloads

@@ -216,10 +216,7 @@ async def test_nobody_else_can_withdraw(meeting: Meeting, notes: Notes) -> None:
 @pytest.mark.rule("5.tombstone")
 async def test_what_was_withdrawn_unseen_is_not_reviewed(meeting: Meeting, notes: Notes) -> None:
     call = {"name": "write", "arguments": {}}
-    async with (
-        gathered(meeting, onlooking(notes)) as (reviewers,),
-        raw(meeting) as mallory,
-    ):
+    async with gathered(meeting, onlooking(notes)) as (reviewers,), raw(meeting) as mallory:
         await mallory.withdraw("p", id="w", reason="unsafe")
         await mallory.propose(call, id="p", to=("reviewer",))
         await mallory.propose(call, id="other", to=("reviewer",))

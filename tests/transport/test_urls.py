@@ -3,10 +3,7 @@
 import pytest
 
 from meup_agent.errors import ConfigurationError
-from meup_agent.transport.urls import (
-    check_headers,
-    handshake_url,
-)
+from meup_agent.transport.urls import check_headers, handshake_url
 
 
 @pytest.mark.parametrize(

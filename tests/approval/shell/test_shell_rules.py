@@ -161,10 +161,7 @@ EVASIONS = {
     "braces of a launcher": ("{sudo,rm,x}", "deny"),
     "launcher of a variable": ("x=nohup; $x rm y", "deny"),
     "value that is cut": ("x=a[a]\\b rm x", "deny"),
-    "more braces than are gone through": (
-        "{r{m,x}," + ",".join(map(str, range(64))) + "}",
-        "ask",
-    ),
+    "more braces than are gone through": ("{r{m,x}," + ",".join(map(str, range(64))) + "}", "ask"),
     "braces in braces": ("{env,{A=1,rm},x}", "deny"),
     "variable that is set anew": ("x=rm; $x y; x=ls", "ask"),
     "variable that is not set yet": ("r${x}m y; x=1", "ask"),
@@ -173,10 +170,7 @@ EVASIONS = {
     "file that is read twice": ("cat a >&'$(rm x)'", "deny"),
     "closed descriptor": ("cat a >&-rm x | cat", "ask"),
     "sh: both outputs": ("sh -c 'ls &>/dev/null rm x'", "ask"),
-    "heredoc, blank before its end": (
-        "cat <<-E\n E\necho '$(r${x}m y)'\ncat <<E\nE\n",
-        "ask",
-    ),
+    "heredoc, blank before its end": ("cat <<-E\n E\necho '$(r${x}m y)'\ncat <<E\nE\n", "ask"),
     "test without a blank": ("[[! a =\nrm x\n= $(ls) && b ]]", "deny"),
     "heredoc, joined variable": ("cat <<E\n$\\\n(r${x}m y)\nE", "ask"),
     "sh: test": ("sh -c '[[ a || rm x ]]'", "deny"),

@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Home:
 SETTINGS = {
     "model": "opus",
     "hooks": {
-        "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "mine"}]}],
+        "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": "mine"}]}]
     },
 }
 CALL = {

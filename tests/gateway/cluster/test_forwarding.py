@@ -67,10 +67,7 @@ def ports() -> Generator[list[int]]:
 def node(folder: Path, name: str, ports: list[int]) -> Config:
     config = config_with(folder)
     nats = replace(
-        nats_config(folder),
-        node=name,
-        advertise=f"127.0.0.1:{ports.pop()}",
-        cluster_token=TOKEN,
+        nats_config(folder), node=name, advertise=f"127.0.0.1:{ports.pop()}", cluster_token=TOKEN
     )
     return replace(config, port=ports.pop(), journal=JournalConfig(nats=nats))
 

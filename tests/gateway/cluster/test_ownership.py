@@ -102,10 +102,7 @@ class FaultyLink:
         await self._pass_time()
         if not self.is_mended and self.random.random() < 0.3:
             raise NoAnswer("asked in vain")
-        config = {
-            "subjects": ["p.log.demo"],
-            "metadata": {"meup.space": "demo", "meup.base": "0"},
-        }
+        config = {"subjects": ["p.log.demo"], "metadata": {"meup.space": "demo", "meup.base": "0"}}
         return {
             "config": config,
             "state": {"first_seq": 1, "last_seq": len(self.stream.bodies), "bytes": 0},

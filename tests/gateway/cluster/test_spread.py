@@ -390,10 +390,7 @@ async def test_a_gateway_that_is_there_and_does_not_begin_its_spaces_is_passed_o
 ) -> None:
     monkeypatch.setattr(keeper, "IDLE_SECONDS", 0.5)
     config = load_config(write(tmp_path, "first", ports))
-    async with (
-        liar(tmp_path, "second", ""),
-        Gateway(config=config, port=config.port) as gateway,
-    ):
+    async with liar(tmp_path, "second", ""), Gateway(config=config, port=config.port) as gateway:
         await wait_until(lambda: spaces_of(gateway) == {*NAMES})
         mine = gateway._gateway.keeper
         assert isinstance(mine, keeper.SpaceKeeper)

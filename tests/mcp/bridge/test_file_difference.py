@@ -35,10 +35,7 @@ MAY: dict[str, list[dict[str, Any]]] = {
         {"kind": "mcp/request", "payload": {"method": "tools/list"}},
     ],
     "you": [{"kind": "mcp/request"}, {"kind": "mcp/reject"}],
-    "voter": [
-        {"kind": "mcp/reject"},
-        {"kind": "mcp/request", "payload": {"method": "dev.meup/*"}},
-    ],
+    "voter": [{"kind": "mcp/reject"}, {"kind": "mcp/request", "payload": {"method": "dev.meup/*"}}],
     "looker": [{"kind": "mcp/request", "payload": {"method": "dev.meup/*"}}],
 }
 SECRET = "the old secret text"

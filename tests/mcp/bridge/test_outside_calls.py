@@ -18,10 +18,7 @@ from tests.mcp.conftest import served
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ASK = json.dumps(
-    {
-        "method": "elicitation/create",
-        "params": {"message": "Who are you?", "requestedSchema": NAME},
-    }
+    {"method": "elicitation/create", "params": {"message": "Who are you?", "requestedSchema": NAME}}
 )
 
 

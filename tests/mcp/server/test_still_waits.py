@@ -75,9 +75,7 @@ def process(stage: Stage, answer_within: float = 0.2) -> AbstractAsyncContextMan
 
 
 @asynccontextmanager
-async def waiting(
-    answer_within: float = 0.2,
-) -> AsyncGenerator[tuple[Desk, ServedSpace, Stage]]:
+async def waiting(answer_within: float = 0.2) -> AsyncGenerator[tuple[Desk, ServedSpace, Stage]]:
     async with with_desk() as (desk, stage), process(stage, answer_within) as server:
         yield desk, server, stage
 
@@ -170,7 +168,7 @@ async def test_no_other_client_joins_or_reads() -> None:
                 await bob.call_tool("meup_result", {"id": proposal})
             )
         assert [each.client for each in desk.proposals] == [
-            *("editor 1.2", "editor 1.3", "editor 1.2"),
+            *("editor 1.2", "editor 1.3", "editor 1.2")
         ]
 
 
