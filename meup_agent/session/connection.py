@@ -62,6 +62,7 @@ from meup_agent.transport.base import (
     TOO_BIG,
     CloseInfo,
     Condition,
+    uninterrupted,
 )
 
 if TYPE_CHECKING:
@@ -405,11 +406,11 @@ class SessionConnection:
         session = self._session
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._write, name="meup session: writer")
+                tasks.start_soon(uninterrupted(self._write), name="meup session: writer")
                 # A task of its own: each frame would wake all that awaits this connection.
-                tasks.start_soon(self._read, tasks, name="meup session: reader")
+                tasks.start_soon(uninterrupted(self._read), tasks, name="meup session: reader")
                 if join_at_once:
-                    tasks.start_soon(self._send_frame, self._join)
+                    tasks.start_soon(uninterrupted(self._send_frame), self._join)
                 with anyio.move_on_after(WELCOME_SECONDS):
                     while self._welcomed_at is None:
                         await self._changed.wait()
@@ -485,7 +486,7 @@ class SessionConnection:
             if welcomed:
                 self._begin()
                 if self._was_welcomed and self._session.table.roster.may_evict:
-                    tasks.start_soon(self._prove, False)
+                    tasks.start_soon(uninterrupted(self._prove), False)
                 else:
                     self._talk()
                 self._changed.notify_all()
@@ -499,7 +500,7 @@ class SessionConnection:
             ):
                 # An older connection of ours has evicted this one.
                 self._may_talk = False
-                tasks.start_soon(self._prove, True)
+                tasks.start_soon(uninterrupted(self._prove), True)
         tasks.cancel_scope.cancel()
 
     def _begin(self) -> None:

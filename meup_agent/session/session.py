@@ -54,7 +54,7 @@ from meup_agent.protocol.wire.streams import read_frame
 from meup_agent.session.event_emitter import EventEmitter
 from meup_agent.session.outbox import Outbox, PendingCalls, log_cancel
 from meup_agent.session.settings import Settings
-from meup_agent.transport.base import Condition, background_tasks, loop_clock
+from meup_agent.transport.base import Condition, background_tasks, loop_clock, uninterrupted
 from meup_agent.transport.connect_failure import advice_for
 
 if TYPE_CHECKING:
@@ -320,7 +320,8 @@ class Session(ABC, AsyncContextManagerMixin):
     async def __asynccontextmanager__(self) -> AsyncGenerator[Self]:
         async with background_tasks() as tasks:
             self._tasks = tasks
-            tasks.start_soon(self._be_present, name="meup session")
+            uninterrupted(self._run_timer)  # begun with many a call
+            tasks.start_soon(uninterrupted(self._be_present), name="meup session")
             try:
                 await self._first_welcome()
                 try:

@@ -11,7 +11,7 @@ import math
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import anyio
 import msgspec
@@ -21,10 +21,12 @@ from meup_agent.uncaught import was_interrupted
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 
     from anyio.abc import TaskGroup
 
+
+Work = TypeVar("Work", bound="Callable[..., Coroutine[Any, Any, object]]")
 
 # --- loops ---
 # The loop's clock, a condition variable, and the background tasks of a block.
@@ -156,6 +158,19 @@ async def background_tasks() -> AsyncGenerator[TaskGroup]:
         raise own
     if failed is not None:
         raise failed
+
+
+def uninterrupted(work: Work) -> Work:
+    """Have Ctrl-C raised elsewhere than in the frames of a coroutine function.
+
+    On trio it is raised in whichever frame runs, also in the middle of a parser: what is left then
+    is neither open nor closed. From these frames it goes to the program's main task.
+    """
+    if not runs_on_asyncio():
+        import trio
+
+        trio.lowlevel.enable_ki_protection(work)
+    return work
 
 
 def _is_cancellation(error: BaseException) -> bool:

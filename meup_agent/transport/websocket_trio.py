@@ -51,6 +51,11 @@ class TrioWebSocket(ClientConnection):
         await super().handshake(*args, **kwargs)
 
     @trio.lowlevel.enable_ki_protection
+    async def recv_events(self) -> None:
+        """Read, in a task of the library's: Ctrl-C in the middle of a frame would end no reader."""
+        await super().recv_events()
+
+    @trio.lowlevel.enable_ki_protection
     async def send_whole(self, frame: bytes) -> None:
         """Send a message; a cancellation that may have cut it ends the connection."""
         async with self._turn:
@@ -74,6 +79,7 @@ class TrioWebSocket(ClientConnection):
         """
         self.helpers.start_soon(self._repeat, seconds, check)
 
+    @trio.lowlevel.enable_ki_protection
     async def _repeat(self, seconds: float, check: Callable[[], Awaitable[None]]) -> None:
         while self.protocol.state is State.OPEN:
             await trio.sleep(seconds)
