@@ -22,9 +22,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 SYNC    := $(if $(filter output-sync,$(.FEATURES)),--output-sync)
 CORES   := $(shell getconf _NPROCESSORS_ONLN)
-# Many tests wait for other processes, so two of them share a core well; each worker collects all
+# Many tests wait for other processes, so five of them share two cores well; each worker collects all
 # tests, six seconds of a core.
-WORKERS := $(shell echo $$((3 * $(CORES))))
+WORKERS := $(shell echo $$((5 * $(CORES) / 2)))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -129,6 +129,7 @@ async def test_call_for_which_another_was_quicker_takes_the_next_one(
         assert [each.yes.used for each in await list_yeses(found.person)] == [1, 2], given
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("5.yes.reviewer")
 async def test_what_it_does_not_cover_is_asked_about(path: Path, notes: Notes) -> None:
     async with office("[{ask: {tool: write}}]", path, notes) as found:

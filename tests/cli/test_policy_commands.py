@@ -206,6 +206,7 @@ def test_a_check_lists_the_calls_of_a_journal_that_are_allowed_no_longer(
     assert "5 rules, digest " in done.out
 
 
+@pytest.mark.thorough
 def test_what_is_suggested_is_a_good_policy(journal: str, tmp_path: Path, command: Here) -> None:
     done = command("policy", "suggest", "--journal", journal, "--least", "5")
     assert (done.code, done.err) == (exit_codes.OK, "")

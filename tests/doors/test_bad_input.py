@@ -83,6 +83,7 @@ async def test_the_tool_is_not_there_with_the_token_of_another_gateway() -> None
         assert [len(each.spaces["ann"].proposals) for each in (one, other)] == [0, 0]
 
 
+@pytest.mark.thorough
 async def test_an_editors_agent_is_not_started_with_the_token_of_another_gateway() -> None:
     with pytest.raises(ConnectionError):
         async with desk(token=new_token()):

@@ -58,6 +58,7 @@ def speak(it: Edge, number: int, size: int) -> None:
         assert reader.heard() == [f"e{each}" for each in range(number)]
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.pace.reader")
 @pytest.mark.limit("max_queued_bytes", "slow_reader_seconds")
 def test_loud_sender_waits_for_the_one_that_stalls_and_the_others_do_not_notice(

@@ -73,6 +73,7 @@ def test_a_kind_that_costs_too_much_is_not_allowed(kind: str) -> None:
     assert not compile_capabilities([{"kind": kind}]).allow(EITHER, {})
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("7.bounded")
 @pytest.mark.parametrize(
     ("pattern", "value"),

@@ -57,6 +57,7 @@ async def test_what_another_has_rejected_takes_a_second_key() -> None:
             assert await proposal.result() == "text of a.md"
 
 
+@pytest.mark.thorough
 async def test_what_has_to_be_scrolled_takes_a_second_key() -> None:
     text = "\n".join(map(str, range(100)))
     async with shown("read", {"path": text}) as (d, proposal):

@@ -99,6 +99,7 @@ async def live(path: Path, clock: Clock) -> None:
             journal.mark_seen(space, "alice", NOW + 7)
 
 
+@pytest.mark.thorough
 async def test_copy_and_copy_back_say_the_same(
     path: Path, clock: Clock, elsewhere: JournalPlace
 ) -> None:

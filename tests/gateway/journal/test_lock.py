@@ -78,6 +78,7 @@ def named(path: Path, name: str) -> Path:
     return other
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("6.journal.one_gateway")
 @pytest.mark.parametrize("name", ["same", "symbolic", "hard", "in-a-linked-folder"])
 def test_second_gateway_is_refused_by_whatever_name_and_ends_no_lock(path: Path, name: str) -> None:

@@ -48,6 +48,7 @@ def refusals(scene: Scene) -> list[str]:
     return [each.code for each in said if isinstance(each, Refusal)]
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("9.open")
 @pytest.mark.parametrize("bound", ["", "MAX_ROUNDS", "MAX_CHAINED", "MAX_CHAINED_BYTES"])
 async def test_what_is_open_is_known_after_a_month(
@@ -117,6 +118,7 @@ async def test_what_is_said_about_a_proposal_is_not_held_at_once(
         assert most < count * size / 2
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("9.open")
 def test_a_start_keeps_nothing_of_proposals_that_have_ended() -> None:
     count, most = 5_000, 500_000

@@ -177,6 +177,7 @@ async def test_a_server_that_ends_at_an_unknown_question_is_spoken_with_the_old_
         assert described["protocolVersion"] == "2024-11-05"
 
 
+@pytest.mark.thorough
 async def test_a_server_is_known_to_be_an_old_one_at_its_next_start(tmp_path: Path) -> None:
     program, memory, kept = tmp_path / "server.py", tmp_path / "starts", tmp_path / "state" / "old"
     settings = replace(AT_ONCE, older_folder=kept)

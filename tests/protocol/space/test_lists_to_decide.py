@@ -70,6 +70,7 @@ def test_a_proposal_comes_with_its_requests_cancelled_ones_too(room: Room, resta
     assert found == {"p": {"rp": True}, "refused": {}, "again": {"ragain": True, "s": False}}
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("4.6.newcomers.cancelled")
 def test_cancelled_requests_are_bounded_and_go_with_their_proposal(room: Room) -> None:
     room.propose("ann", "p")

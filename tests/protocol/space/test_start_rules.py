@@ -157,6 +157,7 @@ def test_what_is_open_keeps_its_id_however_much_comes_after(here: Here) -> None:
     refuse(here.propose("bob", "hers"), "id_in_use")
 
 
+@pytest.mark.thorough
 @pytest.mark.rule("3.ids.claimed")
 def test_a_flood_of_ids_leaves_a_bounded_memory(here: Here) -> None:
     # Through the state alone, since so many frames take long.
