@@ -119,7 +119,7 @@ async def test_hostile_text_is_inert_and_the_layout_holds(desk: Desk, name: str)
             assert await violations(page) == []
     # By their kind: on a slow machine more is said meanwhile than the first page holds.
     await page.goto(f"{desk.url}/timeline?tone=reasoning")
-    await page.locator("#rows .fold summary").first.click()
+    await page.locator("#rows .t-reasoning .fold summary").first.click()
     await assert_inert(page)
     await page.goto(f"{desk.url}/timeline?tone=reject")
     await page.locator("#rows .t-reject .links a:has-text('proposal')").first.click()
