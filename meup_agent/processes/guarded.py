@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import re
 import selectors
 import signal
@@ -21,7 +20,7 @@ import anyio
 
 from meup_agent.errors import CannotConnect, ConfigurationError, printable
 from meup_agent.processes import guard
-from meup_agent.session.settings import MAX_DOUBLED, Backoff
+from meup_agent.session.settings import Backoff
 
 # --- standard error of a server ---
 # Its last lines are kept, and logged at a bounded pace.
@@ -216,7 +215,7 @@ async def keep_running(
         run_once: Runs it until its end; the reason if it is to run again.
         failed: Told the reason, and in how many seconds it is started again.
         leaving: Set when it is to end; it then ends by itself.
-        backoff: The pauses, of which none is shorter than the one before.
+        backoff: The pauses, which grow until the longest.
     """
     failures = 0
     while not leaving.is_set():
@@ -226,8 +225,7 @@ async def keep_running(
             return
         if anyio.current_time() - began >= backoff.stable:
             failures = 0
-        longest = min(backoff.longest, backoff.first * 2 ** min(failures, MAX_DOUBLED))
-        delay = random.uniform(longest / 2, longest)
+        delay = backoff.pause(failures, least=0.5)
         failures += 1
         await failed(failure, delay)
         with anyio.move_on_after(delay):

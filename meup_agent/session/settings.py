@@ -48,9 +48,13 @@ class Backoff:
     longest: float = 30.0
     stable: float = 30.0
 
-    def pause(self, failures: int) -> float:
-        """Seconds before the next attempt, after so many failures in a row before the last one."""
-        return random.uniform(0, min(self.longest, self.first * 2 ** min(failures, MAX_DOUBLED)))
+    def pause(self, failures: int, *, least: float = 0.0) -> float:
+        """Seconds before the next attempt, after so many failures in a row before the last one.
+
+        They are random, and at least this part, 0 to 1, of the most that they can be.
+        """
+        most = min(self.longest, self.first * 2 ** min(failures, MAX_DOUBLED))
+        return random.uniform(least * most, most)
 
 
 TTL: Final = 300.0
