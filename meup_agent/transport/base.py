@@ -161,10 +161,10 @@ async def background_tasks() -> AsyncGenerator[TaskGroup]:
 
 
 def uninterrupted(work: Work) -> Work:
-    """Have Ctrl-C raised elsewhere than in the frames of a coroutine function.
+    """Keep Ctrl-C out of a coroutine function and what it calls: the main task gets it.
 
-    On trio it is raised in whichever frame runs, also in the middle of a parser: what is left then
-    is neither open nor closed. From these frames it goes to the program's main task.
+    Trio raises it in whichever frame runs, also in the middle of a parser, and a connection is then
+    neither open nor closed.
     """
     if not runs_on_asyncio():
         import trio

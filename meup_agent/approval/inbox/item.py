@@ -67,8 +67,8 @@ class DecidedItem(msgspec.Struct, frozen=True):
             outcome is reported.
         by: The participant that decided it.
         reason: The reason code that came with that, if any.
-        failed: It was fulfilled, and its answer is an error, or the report of its permit tells of
-            none that ran well.
+        failed: It was fulfilled, and its answer is an error, or the report of its permit says
+            that it failed or did not run.
     """
 
     id: str
